@@ -1,0 +1,1 @@
+"""What Kafka clients talk to: a durable, partitioned, replayable log."""
