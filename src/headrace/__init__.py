@@ -1,5 +1,26 @@
 """Headrace: event streams end to end, for Python engineers."""
 
+from headrace.errors import (
+    Error,
+    GroupInUse,
+    GroupNotFound,
+    InputError,
+    KafkaError,
+    NotDelivered,
+    TopicNotFound,
+    Unreachable,
+)
+
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "Error",
+    "GroupInUse",
+    "GroupNotFound",
+    "InputError",
+    "KafkaError",
+    "NotDelivered",
+    "TopicNotFound",
+    "Unreachable",
+    "__version__",
+]

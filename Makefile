@@ -1,0 +1,42 @@
+# Every target installs what it needs first; nothing outside this folder is touched.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: setup demo test test-long lint format bench clean
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.11")'
+	@echo "Installing Headrace and its tools into $(VENV): a few minutes the first time (Spark is large), seconds afterwards"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "Ready. Next: make demo, or $(BIN)/headrace --help"
+
+demo: $(INSTALLED)
+	@$(BIN)/python examples/log_demo.py
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(INSTALLED)
+	$(BIN)/python -m pytest -m long
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	$(BIN)/python -m benchmarks.broker $(BENCH)
+
+clean:
+	rm -rf $(VENV) .build .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,5 @@
+"""The `headrace` command."""
+
+from headrace.cli.main import app, main
+
+__all__ = ["app", "main"]

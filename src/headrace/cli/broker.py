@@ -1,0 +1,47 @@
+"""`headrace broker`: the embedded log as a process of its own."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli.options import DEFAULT_KAFKA, pairs
+
+
+class Durability(StrEnum):
+    """When a record counts as written."""
+
+    fsync = "fsync"
+    os = "os"
+
+
+def run(
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds the log.")],
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one."
+        ),
+    ] = DEFAULT_KAFKA,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A broker setting by Kafka's name. Repeatable."),
+    ] = None,
+    durability: Annotated[
+        Durability,
+        typer.Option(
+            "--durability",
+            help="fsync: acknowledged means on disk. os: faster, but a power cut may lose the last moments.",
+        ),
+    ] = Durability.fsync,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow listening beyond this machine without TLS and SASL."),
+    ] = False,
+) -> int:
+    """Run a durable log that Kafka clients can use, until it is stopped."""
+    values = pairs(settings, "--set")
+    from headrace.broker import serve
+
+    return serve(data, listen, values, durability.value, insecure)

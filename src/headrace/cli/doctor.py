@@ -1,0 +1,186 @@
+"""`headrace doctor`: is everything here that Headrace needs, and what to type where it is not."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from headrace import Error, __version__
+from headrace.cli.options import DEFAULT_KAFKA, Json, Kafka, KafkaSettings, connect
+from headrace.cli.output import print_json
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_JAVA = 17
+LEAST_FREE_BYTES = 1 << 30
+LEAST_OPEN_FILES = 4096  # a thousand partitions and a few thousand connections
+LIBRARIES = ("confluent-kafka", "kio", "crc32c", "cramjam", "typer", "rich")
+
+
+class Check(NamedTuple):
+    """One thing looked at, and what to type next where it is a problem."""
+
+    name: str
+    ok: bool
+    found: str
+    next_step: str | None = None
+
+
+def run(
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="DIR", help="The folder whose disk to look at; this one otherwise."),
+    ] = Path("."),
+    json: Json = False,
+    kafka: Kafka = DEFAULT_KAFKA,
+    kafka_set: KafkaSettings = None,
+) -> int:
+    """Check the machine, the installation and the Kafka address."""
+    checks = []
+    for check in _checks(data, kafka, kafka_set):
+        checks.append(check)
+        if not json:
+            _print_check(check)
+    problems = sum(not check.ok for check in checks)
+    if json:
+        print_json({"ok": not problems, "checks": [check._asdict() for check in checks]})
+    else:
+        print("all is well" if not problems else f"{problems} of {len(checks)} checks found a problem")
+    return 1 if problems else 0
+
+
+def _checks(data: Path, kafka: str, kafka_set: list[str] | None) -> Iterator[Check]:
+    yield _python()
+    yield _java()
+    yield from _libraries()
+    yield _disk(data)
+    yield _open_files()
+    yield _kafka(kafka, kafka_set)
+
+
+def _python() -> Check:
+    ok = sys.version_info >= OLDEST_PYTHON
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    found = f"{platform.python_version()} with headrace {__version__}"
+    return Check("python", ok, found, None if ok else f"install Python {wanted} or newer, then: make setup")
+
+
+def _java() -> Check:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    install = (
+        f"install Java {OLDEST_JAVA} or newer, such as: apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
+    )
+    if java is None:
+        where = f"not in JAVA_HOME ({home})" if home else "not found"
+        return Check("java", False, f"{where}; Spark needs it, the broker does not", install)
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("java", False, f"{java} does not run ({error})", install)
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', answer)
+    if match is None:
+        return Check("java", False, f"{java} does not tell its version", install)
+    ok = int(match[2]) >= OLDEST_JAVA
+    return Check("java", ok, match[1], None if ok else install)
+
+
+def _libraries() -> Iterator[Check]:
+    for name in LIBRARIES:
+        try:
+            found = version(name)
+            if name == "confluent-kafka":
+                from confluent_kafka import libversion
+
+                found += f" with librdkafka {libversion()[0]}"
+            yield Check(name, True, found)
+        except (PackageNotFoundError, ImportError) as error:
+            yield Check(
+                name, False, f"cannot be used ({error})", "install it again with: pip install headrace"
+            )
+
+
+def _disk(data: Path) -> Check:
+    folder = data.resolve()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if not os.access(folder, os.W_OK):
+        return Check("disk", False, f"{folder} is not writable", "choose another folder with --data")
+    try:
+        sync = _sync_milliseconds(folder)
+    except OSError as error:
+        return Check(
+            "disk", False, f"cannot write in {folder} ({error.strerror})", "choose another folder with --data"
+        )
+    found = f"{free / (1 << 30):.1f} GiB free in {folder}, a sync takes {sync:.1f} ms"
+    ok = free >= LEAST_FREE_BYTES
+    return Check("disk", ok, found, None if ok else "make room, or choose another folder with --data")
+
+
+def _sync_milliseconds(folder: Path) -> float:
+    """How long the disk takes to keep a page: what an acknowledgement waits for."""
+    path = folder / f".headrace-doctor-{os.getpid()}"
+    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+    try:
+        times = []
+        for _ in range(5):
+            started = time.perf_counter()
+            os.write(descriptor, bytes(4096))
+            os.fsync(descriptor)
+            times.append(time.perf_counter() - started)
+        return sorted(times)[2] * 1000
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _open_files() -> Check:
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    ok = limit == resource.RLIM_INFINITY or limit >= LEAST_OPEN_FILES
+    found = "no limit" if limit == resource.RLIM_INFINITY else f"{limit} at most"
+    return Check(
+        "open files", ok, found, None if ok else f"raise the limit with: ulimit -n {LEAST_OPEN_FILES}"
+    )
+
+
+def _kafka(kafka: str, kafka_set: list[str] | None) -> Check:
+    from headrace.cli.kafka import REQUEST_SECONDS
+
+    cluster = connect(kafka, kafka_set)
+    try:
+        admin = cluster.admin()
+        started = time.perf_counter()
+        with cluster.asked_to("read the metadata"):
+            metadata = admin.list_topics(timeout=REQUEST_SECONDS)
+    except Error as error:
+        return Check("kafka", False, error.problem, error.next_step)
+    took = (time.perf_counter() - started) * 1000
+    nodes = len(metadata.brokers)
+    found = (
+        f"{kafka} answers in {took:.0f} ms: {nodes} node{'s' * (nodes != 1)}, {len(metadata.topics)} topics"
+    )
+    return Check("kafka", True, found)
+
+
+def _print_check(check: Check) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    text = Text()
+    text.append("ok       " if check.ok else "problem  ", style="green" if check.ok else "bold red")
+    text.append(f"{check.name:<16} ", style="bold")
+    text.append(check.found)
+    if check.next_step:
+        text.append(f"\n{'':26}→ {check.next_step}", style="yellow")
+    Console(soft_wrap=True, highlight=False).print(text)

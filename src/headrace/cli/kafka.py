@@ -1,0 +1,168 @@
+"""A Kafka cluster as the commands see it: clients that fail fast, and errors a person can act on.
+
+Importing this loads librdkafka, so the commands import it only once they run.
+"""
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
+
+from headrace import GroupInUse, GroupNotFound, InputError, KafkaError, TopicNotFound, Unreachable
+from headrace.cli.options import DEFAULT_KAFKA
+from headrace.cli.output import note
+
+REQUEST_SECONDS = 15.0
+CONNECT_SECONDS = 5.0
+
+_KINDS: dict[int, tuple[type[KafkaError], str | None]] = {
+    ClientError._TRANSPORT: (Unreachable, "look closer with: headrace doctor"),
+    ClientError._TIMED_OUT: (Unreachable, "look closer with: headrace doctor"),
+    ClientError._ALL_BROKERS_DOWN: (Unreachable, "look closer with: headrace doctor"),
+    ClientError.UNKNOWN_TOPIC_OR_PART: (TopicNotFound, "see which exist: headrace topics list"),
+    ClientError._UNKNOWN_TOPIC: (TopicNotFound, "see which exist: headrace topics list"),
+    ClientError._UNKNOWN_PARTITION: (TopicNotFound, "see which exist: headrace topics describe TOPIC"),
+    ClientError.NON_EMPTY_GROUP: (GroupInUse, "stop its members first"),
+    ClientError.UNKNOWN_MEMBER_ID: (GroupInUse, "stop its members first"),
+    ClientError.GROUP_ID_NOT_FOUND: (GroupNotFound, "see which exist: headrace groups list"),
+}
+
+T = TypeVar("T")
+Partitions = dict[tuple[str, int], int]  # (topic, partition) -> offset
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One address, and the client settings to reach it."""
+
+    address: str
+    settings: Mapping[str, str]
+
+    def admin(self) -> AdminClient:
+        return self._client(AdminClient, {})
+
+    def producer(self, settings: Mapping[str, Any]) -> Producer:
+        return self._client(Producer, settings)
+
+    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
+        return self._client(Consumer, settings)
+
+    def _client(self, kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
+        self.check_reachable()
+        lost = False
+
+        def on_error(error: ClientError) -> None:
+            nonlocal lost
+            if error.code() == ClientError._ALL_BROKERS_DOWN and not lost:
+                lost = True
+                note(f"headrace: {self.address} does not answer, trying again")
+
+        config: dict[str, Any] = {
+            "bootstrap.servers": self.address,
+            "client.id": "headrace",
+            "log_level": 0,  # librdkafka's own lines say less than the errors below
+            "error_cb": on_error,
+            **settings,
+            **self.settings,
+        }
+        try:
+            return kind(config)
+        except KafkaException as error:
+            message = str(error.args[0].str())
+            raise InputError(
+                f"the client refuses its settings: {message}", next_step="correct --kafka-set"
+            ) from error
+
+    def check_reachable(self) -> None:
+        """Fail at once, with the reason, where librdkafka would retry in silence until its time is up."""
+        reasons = []
+        for host, port in addresses(self.address):
+            try:
+                socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+                return
+            except OSError as error:
+                reasons.append((error.strerror or str(error) or type(error).__name__).lower())
+        start = "start one with: headrace broker --data ./log"
+        if self.address != DEFAULT_KAFKA:
+            start += f" --listen {self.address}"
+        raise Unreachable(
+            f"no Kafka answers at {self.address} ({', '.join(dict.fromkeys(reasons))})",
+            next_step=f"{start}, or name another with --kafka",
+        )
+
+    @contextmanager
+    def asked_to(self, what: str) -> Iterator[None]:
+        """Turn the client's exceptions into ours. `what` completes "could not ..."."""
+        try:
+            yield
+        except KafkaException as error:
+            raise self.explain(error.args[0], what) from error
+
+    def explain(self, error: ClientError, what: str) -> KafkaError:
+        """The client's error as one of ours."""
+        kind, next_step = _KINDS.get(error.code(), (KafkaError, None))
+        problem = f"could not {what} at {self.address}: {reason(error)}"
+        return kind(problem, next_step=next_step, code=error.name())
+
+    def topic(self, admin: AdminClient, name: str) -> TopicDescription:
+        """The topic with its partitions; asking never creates it."""
+        future = admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS)[name]
+        try:
+            description: TopicDescription = self.result(future, f"describe topic {name!r}")
+            return description
+        except TopicNotFound as error:
+            raise TopicNotFound(
+                f"topic {name!r} does not exist at {self.address}",
+                next_step=f"create it with: headrace topics create {name}",
+                code=error.code,
+            ) from error
+
+    def result(self, future: "Future[T]", what: str) -> T:
+        with self.asked_to(what):
+            return future.result()
+
+    def offsets(
+        self,
+        admin: AdminClient,
+        partitions: Sequence[tuple[str, int]],
+        spec: OffsetSpec,
+        **options: Any,
+    ) -> Partitions:
+        """The offset each partition has at `spec`; -1 where a timestamp is past the last record."""
+        if not partitions:
+            return {}
+        asked = {TopicPartition(topic, index): spec for topic, index in partitions}
+        futures = admin.list_offsets(asked, request_timeout=REQUEST_SECONDS, **options)
+        return {
+            (key.topic, key.partition): self.result(
+                future, f"list offsets of {key.topic}[{key.partition}]"
+            ).offset
+            for key, future in futures.items()
+        }
+
+
+def addresses(text: str) -> list[tuple[str, int]]:
+    """`host:port,host:port` as pairs; an IPv6 host stands in brackets."""
+    result = []
+    for item in text.split(","):
+        host, colon, port = item.strip().rpartition(":")
+        host = host.rpartition("://")[2].strip("[]")
+        if not colon or not host or not port.isdecimal() or int(port) > 65535:
+            raise InputError(
+                f"{text!r} is no address",
+                next_step=f"write --kafka HOST:PORT, such as --kafka {DEFAULT_KAFKA}",
+            )
+        result.append((host, int(port)))
+    return result
+
+
+def reason(error: ClientError) -> str:
+    """What happened, without the "Broker:" and "Local:" that librdkafka puts before it."""
+    text = error.str() or error.name()
+    return text.removeprefix("Broker: ").removeprefix("Local: ").strip()

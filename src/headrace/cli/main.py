@@ -1,0 +1,82 @@
+"""The command line: its commands, and the one place where errors become a line and an exit code."""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace import Error, __version__
+from headrace.cli import broker, consume, doctor, groups, produce, topics
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="headrace",
+    help="Event streams end to end: topics that any Kafka client can use, from one process.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("broker")(broker.run)
+app.add_typer(topics.app, name="topics")
+app.command("produce")(produce.run)
+app.command("consume")(consume.run)
+app.add_typer(groups.app, name="groups")
+app.command("doctor")(doctor.run)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _headrace(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command; whatever goes wrong ends in one line on stderr and an exit code."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except Error as error:
+        return _fail(str(error), 1)
+    except typer.Abort:
+        return _fail("nothing was done", 1)
+    except typer.TyperException as error:
+        return _usage(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away, as `| head` does. Python flushes stdout once more at exit: let that succeed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message().strip().rstrip(".")
+    if not message:  # a command group named without a command shows its help, which is all there is to say
+        print(context.get_help() if context else "", file=sys.stderr)
+        return error.exit_code
+    command = context.command_path if context else "headrace"
+    return _fail(f"{message[:1].lower()}{message[1:]}; see: {command} --help", error.exit_code)
+
+
+def _fail(message: str, code: int) -> int:
+    print("headrace: " + " ".join(message.split()), file=sys.stderr)
+    return code

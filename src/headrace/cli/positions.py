@@ -1,0 +1,68 @@
+"""Places in a topic, as people write them: beginning, end, an offset, a time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace import InputError
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+    from headrace.cli.kafka import Cluster, Partitions
+
+POSITION_HELP = (
+    "beginning, end, an offset (42), so many before the end (-10), "
+    "or a time (2026-01-31T12:00:00Z, or @ and milliseconds since 1970)"
+)
+_NAMES: dict[str, Literal["beginning", "end"]] = {
+    "beginning": "beginning",
+    "earliest": "beginning",
+    "end": "end",
+    "latest": "end",
+}
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where to stand in each partition: `value` is an offset, a distance or milliseconds, as `kind` says."""
+
+    kind: Literal["beginning", "end", "offset", "before-end", "time"]
+    value: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> "Position":
+        word = text.strip().lower()
+        if word in _NAMES:
+            return cls(_NAMES[word])
+        if word.isdecimal():
+            return cls("offset", int(word))
+        if word[:1] == "-" and word[1:].isdecimal():
+            return cls("before-end", int(word[1:]))
+        if word[:1] == "@" and word[1:].isdecimal():
+            return cls("time", int(word[1:]))
+        try:
+            moment = datetime.fromisoformat(text.strip())
+        except ValueError:
+            raise InputError(f"{text!r} is no position", next_step=f"write {POSITION_HELP}") from None
+        return cls("time", round(moment.timestamp() * 1000))  # without a zone, the machine's own
+
+    def resolve(
+        self, cluster: "Cluster", admin: "AdminClient", partitions: Sequence[tuple[str, int]], **options: Any
+    ) -> "Partitions":
+        """The offset this means in each partition, never outside of what the partition holds."""
+        from confluent_kafka.admin import OffsetSpec
+
+        ends = cluster.offsets(admin, partitions, OffsetSpec.latest(), **options)
+        if self.kind == "end":
+            return ends
+        if self.kind == "time":
+            found = cluster.offsets(admin, partitions, OffsetSpec.for_timestamp(self.value), **options)
+            return {key: ends[key] if offset < 0 else offset for key, offset in found.items()}
+        starts = cluster.offsets(admin, partitions, OffsetSpec.earliest(), **options)
+        if self.kind == "beginning":
+            return starts
+        if self.kind == "before-end":
+            return {key: max(starts[key], end - self.value) for key, end in ends.items()}
+        return {key: min(max(starts[key], self.value), end) for key, end in ends.items()}
