@@ -1,0 +1,24 @@
+"""AddOffsetsToTxn: the group whose offsets a producer is about to commit in its transaction."""
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.transactions.state import Producer
+from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.broker.wire.handlers import RequestContext
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+_FIRST_TO_KNOW_FENCED = 2
+
+
+async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
+    producer = Producer(request.producer_id, request.producer_epoch)
+    try:
+        await broker.transactions.add_offsets(request.transactional_id, producer, request.group_id, context.connection)
+    except ApiError as error:
+        if error.code is ErrorCode.PRODUCER_FENCED and context.version < _FIRST_TO_KNOW_FENCED:
+            return {"error_code": ErrorCode.INVALID_PRODUCER_EPOCH}
+        return {"error_code": error.code}
+    return {"error_code": ErrorCode.NONE}
