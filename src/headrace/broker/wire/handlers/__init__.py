@@ -20,6 +20,8 @@ class RequestContext(NamedTuple):
     version: int
     client_id: str | None
     client_host: str
+    connection: int = 0
+    """Rises with each connection accepted: of two requests, which came on the connection opened later."""
 
 
 Handler = Callable[["Broker", SimpleNamespace, RequestContext], Awaitable[dict[str, Any]]]
