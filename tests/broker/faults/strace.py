@@ -21,9 +21,7 @@ CALLS = (
 LONGEST_WRITE = 8_000_000
 
 
-def traced(
-    log: Path, program: list[str], *, sync_delay: float = 0.0, options: tuple[str, ...] = ()
-) -> list[str]:
+def traced(log: Path, program: list[str], *, sync_delay: float = 0.0, options: tuple[str, ...] = ()) -> list[str]:
     """The command that runs `program` and logs its calls; each sync takes `sync_delay` seconds longer."""
     delay = ["-e", f"inject=fsync,fdatasync:delay_exit={int(sync_delay * 1e6)}"] if sync_delay else []
     return [

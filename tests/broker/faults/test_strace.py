@@ -130,9 +130,7 @@ def test_what_a_killed_process_left_is_adopted(tmp_path: Path) -> None:
     code = "import os, pickle, sys; from tests.broker.faults.strace import *; "
     code += "os.write(os.open(sys.argv[1], os.O_WRONLY), encode_marker(Restarted(Path(sys.argv[2]))))"
     second = tmp_path / "second.log"
-    subprocess.run(
-        traced(second, [sys.executable, "-c", code, str(markers), str(snapshot)]), timeout=60, check=True
-    )
+    subprocess.run(traced(second, [sys.executable, "-c", code, str(markers), str(snapshot)]), timeout=60, check=True)
     with log.open("ab") as both:
         both.write(second.read_bytes())
     history = parse(log, root, markers)
