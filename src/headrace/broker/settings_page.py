@@ -12,13 +12,13 @@ _INTRODUCTION = """\
 
 This page is made from the definitions (`python -m headrace.broker.settings_page > docs/settings.md`).
 
-A setting listed here is enforced. Any other is refused, with the nearest name that is served. Names, types and
-defaults are those of Apache Kafka 4 unless the text says otherwise.
+A setting listed here is enforced. Any other is refused, with the nearest name that is served. Names, types
+and defaults are those of Apache Kafka 4 unless the text says otherwise.
 """
 
 
 def page() -> str:
-    broker = "Given to `headrace broker` as `--set NAME=VALUE`, or to `BrokerSettings.parse`, for as long as it runs."
+    broker = "Given to `headrace broker` as `--set NAME=VALUE`, or to `BrokerSettings.parse`, when it starts."
     topic = (
         "Given when a topic is created, or altered later, and in force at once. "
         "Where a topic does not set one, the broker's beside it is the default; the first that is set wins."

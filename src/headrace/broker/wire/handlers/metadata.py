@@ -1,0 +1,184 @@
+"""Metadata: the first thing every client asks, so whole answers are kept as bytes until the topics change."""
+
+import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from headrace.broker.storage.partition import Partition
+from headrace.broker.topic_names import INTERNAL, check_name
+from headrace.broker.topics import Topic, Topics
+from headrace.broker.wire.codec import write_response
+from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.broker.wire.handlers import RequestContext
+from headrace.broker.wire.operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
+
+if TYPE_CHECKING:
+    from headrace.broker.server import Broker
+
+API_KEY = 3
+NO_ID = UUID(int=0)
+# Ids are in requests from version 10 on, but may be used only from 12 on; only then may names be null.
+_IDS_FROM = 12
+_KEPT_BYTES = 4 * 1024 * 1024
+
+
+class _State(NamedTuple):
+    """What every answer depends on besides the request."""
+
+    topics_version: int
+    offline: tuple[tuple[UUID, int], ...]
+    address: tuple[str, int]
+
+
+class _Kept:
+    """Serialised answers, all of one state."""
+
+    def __init__(self) -> None:
+        self.state: _State | None = None
+        self.answers: dict[object, bytes] = {}
+        self.size = 0
+
+    def renew(self, state: _State) -> None:
+        if state != self.state or self.size > _KEPT_BYTES:
+            self.state, self.answers, self.size = state, {}, 0
+
+    def keep(self, key: object, answer: bytes) -> None:
+        self.answers[key] = answer
+        self.size += len(answer)
+
+
+_kept: WeakKeyDictionary[Topics, _Kept] = WeakKeyDictionary()
+
+
+async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any] | bytes:
+    version = context.version
+    asked = request.topics
+    everything = asked is None or (version == 0 and not asked)
+    if not everything:
+        if version < _IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in asked):
+            return _answer(broker, request, [_invalid(topic, version) for topic in asked])
+        creations: dict[str, ErrorCode] = {}
+        if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
+            missing = dict.fromkeys(topic.name for topic in asked if _is_missing(broker, topic))
+            codes = await asyncio.gather(*(_create(broker, name) for name in missing))
+            creations = dict(zip(missing, codes, strict=True))
+        found = _find(broker, asked, creations)
+        if not all(isinstance(topic, Topic) for topic in found):
+            described = [_describe(broker, topic, request) if isinstance(topic, Topic) else topic for topic in found]
+            return _answer(broker, request, described)
+        topics: Iterable[Topic] = [topic for topic in found if isinstance(topic, Topic)]
+        key: object = (version, _flags(request), tuple(topic.id for topic in topics))
+    else:
+        topics = broker.topics.all()
+        key = (version, _flags(request))
+    kept = _kept.setdefault(broker.topics, _Kept())
+    kept.renew(_state(broker))
+    answer = kept.answers.get(key)
+    if answer is None:
+        body = _answer(broker, request, [_describe(broker, topic, request) for topic in topics])
+        answer = write_response(API_KEY, version, body)
+        kept.keep(key, answer)
+    return answer
+
+
+def _flags(request: SimpleNamespace) -> tuple[bool, bool]:
+    return request.include_topic_authorized_operations, request.include_cluster_authorized_operations
+
+
+def _state(broker: "Broker") -> _State:
+    offline = tuple(
+        (partition.topic_id, partition.index)
+        for topic in broker.topics.all()
+        for partition in topic.partitions
+        if partition.offline
+    )
+    return _State(broker.topics.version, offline, (broker.host, broker.port))
+
+
+def _is_missing(broker: "Broker", asked: SimpleNamespace) -> bool:
+    return asked.name is not None and asked.topic_id == NO_ID and broker.topics.get(asked.name) is None
+
+
+async def _create(broker: "Broker", name: str) -> ErrorCode:
+    """Make a topic because somebody asked for it; of many who ask at once, one makes it."""
+    if name in INTERNAL:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        await broker.topics.create(name)
+    except ApiError as error:
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+            return error.code
+    return ErrorCode.NONE
+
+
+def _find(
+    broker: "Broker", asked: list[SimpleNamespace], creations: dict[str, ErrorCode]
+) -> list[Topic | dict[str, Any]]:
+    """Each topic asked for, or what is said of one that is not there. If ids are given, names do not count."""
+    ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != NO_ID)
+    if ids:
+        return [broker.topics.by_id(id) or _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, id) for id in ids]
+    found: list[Topic | dict[str, Any]] = []
+    for name in dict.fromkeys(topic.name for topic in asked):
+        topic = None if name is None else broker.topics.get(name)
+        found.append(topic or _missing(_why_missing(name, creations), name, NO_ID))
+    return found
+
+
+def _why_missing(name: str | None, creations: dict[str, ErrorCode]) -> ErrorCode:
+    if name is None:
+        return ErrorCode.INVALID_REQUEST
+    if creations.get(name):
+        return creations[name]
+    try:
+        check_name(name)
+    except ApiError as error:
+        return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _missing(code: ErrorCode, name: str | None, topic_id: UUID) -> dict[str, Any]:
+    return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": name in INTERNAL}
+
+
+def _invalid(asked: SimpleNamespace, version: int) -> dict[str, Any]:
+    return _missing(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
+
+
+def _describe(broker: "Broker", topic: Topic, request: SimpleNamespace) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": False,
+        "partitions": [describe_partition(partition, broker.node_id) for partition in topic.partitions],
+        "topic_authorized_operations": (ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED),
+    }
+
+
+def describe_partition(partition: Partition, node_id: int) -> dict[str, Any]:
+    """A partition whose log is offline has no leader: there is no other replica."""
+    offline = partition.offline
+    return {
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if offline else ErrorCode.NONE,
+        "partition_index": partition.index,
+        "leader_id": -1 if offline else node_id,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": [node_id],
+        "isr_nodes": [node_id],
+        "offline_replicas": [node_id] if offline else [],
+    }
+
+
+def _answer(broker: "Broker", request: SimpleNamespace, topics: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port}],
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.node_id,
+        "topics": topics,
+        "cluster_authorized_operations": (
+            ON_CLUSTER if request.include_cluster_authorized_operations else NOT_REQUESTED
+        ),
+    }
