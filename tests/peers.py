@@ -106,14 +106,16 @@ def classpath(*paths: Path | Sequence[Path]) -> str:
     return os.pathsep.join(map(str, flat))
 
 
-def compiled(source: Path, libraries: Sequence[Path]) -> Path:
-    """The folder of a Java source's classes, compiled against the given jars."""
-    name = hashlib.sha256(source.read_bytes() + classpath(libraries).encode()).hexdigest()[:16]
+def compiled(folder: Path, libraries: Sequence[Path]) -> Path:
+    """The folder of the classes of all Java sources in a folder, compiled against the given jars."""
+    sources = sorted(folder.glob("*.java"))
+    content = b"".join(source.read_bytes() for source in sources) + classpath(libraries).encode()
+    name = f"{folder.parent.name}-{hashlib.sha256(content).hexdigest()[:16]}"
 
-    def compile_into(folder: Path) -> None:
-        _run([java("javac"), "-nowarn", "-cp", classpath(libraries), "-d", str(folder), str(source)])
+    def compile_into(classes: Path) -> None:
+        _run([java("javac"), "-nowarn", "-cp", classpath(libraries), "-d", str(classes), *map(str, sources)])
 
-    return _kept(f"classes/{source.stem}-{name}", compile_into)
+    return _kept(f"classes/{name}", compile_into)
 
 
 def kcat() -> list[str]:
