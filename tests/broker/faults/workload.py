@@ -78,11 +78,13 @@ class Actor(ABC):
                 self.resume(client)
                 while not until():
                     self.step(client)
+        except TimeoutError:
+            raise  # it lives, but does not answer
         except OSError:
-            return  # the broker died
+            return  # it died
 
-    def resume(self, client: Client) -> None:
-        """Clean up what the last run left unanswered."""
+    def resume(self, client: Client) -> None:  # noqa: B027 - most have nothing to clean up
+        """Deal with what the last run left unanswered."""
 
     @abstractmethod
     def step(self, client: Client) -> None: ...
