@@ -2,11 +2,14 @@
 
 from typing import NamedTuple
 
-NEVER_FLEXIBLE = 1 << 15  # above every version: the API has no flexible one
+ABOVE_EVERY_VERSION = 1 << 15
 
 
 class Api(NamedTuple):
-    """One API: `min` to `max` are served; ApiVersions advertises from `advertised_min`."""
+    """One API: `min` to `max` are served; ApiVersions advertises from `advertised_min`.
+
+    From `flexible_from` on, lengths are compact and structs carry tagged fields.
+    """
 
     key: int
     name: str
@@ -57,7 +60,7 @@ _SERVED = (
     _api(44, "incremental_alter_configs", 0, 1, 1),
     _api(45, "alter_partition_reassignments", 0, 1, 0),
     _api(46, "list_partition_reassignments", 0, 0, 0),
-    _api(47, "offset_delete", 0, 0, NEVER_FLEXIBLE),
+    _api(47, "offset_delete", 0, 0, ABOVE_EVERY_VERSION),
     _api(55, "describe_quorum", 0, 2, 0),
     _api(60, "describe_cluster", 0, 2, 0),
     _api(61, "describe_producers", 0, 0, 0),

@@ -7,35 +7,135 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from headrace.broker.wire import schema
-from headrace.broker.wire.schema import Field, Struct
+from headrace.broker.wire.schema import FIXED, Field, Struct, fuse, letters
 
 Buffer = memoryview
 Values = dict[str, Any]
 # A reader takes the buffer and a position, and returns the value and the position after it.
 Reader = Callable[[Buffer, int], tuple[Any, int]]
-ReadStep = Callable[[Buffer, int, Values], int]
-LengthReader = Callable[[Buffer, int], tuple[int, int]]
+# A step puts what it reads into the values, and returns the position after it.
+Step = Callable[[Buffer, int, Values], int]
 ItemsReader = Callable[[Buffer, int, int], tuple[list[Any], int]]
 
-MAX_STRING = 0x7FFF
+LONGEST_STRING = 0x7FFF
+
+_INT16 = struct.Struct(">h").unpack_from
+_INT32 = struct.Struct(">i").unpack_from
 
 
 class MalformedRequest(Exception):
     """The bytes are not what the message's schema says they are."""
 
 
+def struct_reader(description: Struct) -> Reader:
+    """A reader of one struct. It has every field of every version; those not read have their default."""
+    steps = [
+        _run_step(run) if isinstance(run, list) else _field_step(run, description.flexible)
+        for run in fuse(description.in_order)
+    ]
+    if description.flexible:
+        steps.append(_tagged_step(description.tagged))
+    not_always_read = (*description.tagged, *description.absent)
+    defaults = {field.name: field.default for field in not_always_read}
+    makers = _makers(not_always_read)
+
+    def read(buffer: Buffer, position: int) -> tuple[SimpleNamespace, int]:
+        body = SimpleNamespace(**defaults)
+        values = body.__dict__
+        for name, make in makers:
+            values[name] = make()
+        for step in steps:
+            position = step(buffer, position, values)
+        return body, position
+
+    return read
+
+
+def _makers(fields: Sequence[Field]) -> list[tuple[str, Callable[[], Any]]]:
+    """Default lists and structs are made anew each time: a handler may change what it was given."""
+    return [
+        (field.name, list if field.is_array else _default_struct(field))
+        for field in fields
+        if field.default is not None and (field.is_array or field.kind == "struct")
+    ]
+
+
+def _default_struct(field: Field) -> Callable[[], SimpleNamespace]:
+    assert field.struct is not None
+    inner = (*field.struct.in_order, *field.struct.tagged, *field.struct.absent)
+    defaults = {each.name: each.default for each in inner}
+    makers = _makers(inner)
+    return lambda: SimpleNamespace(**(defaults | {name: make() for name, make in makers}))
+
+
+# Steps
+
+
+def _run_step(run: Sequence[Field]) -> Step:
+    layout = struct.Struct(letters(run))
+    unpack, size = layout.unpack_from, layout.size
+    names = [field.name for field in run]
+
+    def step(buffer: Buffer, position: int, values: Values) -> int:
+        values.update(zip(names, unpack(buffer, position), strict=False))
+        return position + size
+
+    return step
+
+
+def _field_step(field: Field, flexible: bool) -> Step:
+    name, read = field.name, _field_reader(field, flexible)
+
+    def step(buffer: Buffer, position: int, values: Values) -> int:
+        values[name], position = read(buffer, position)
+        return position
+
+    return step
+
+
+def _tagged_step(tagged: Sequence[Field]) -> Step:
+    known = {field.tag: (field.name, _field_reader(field, flexible=True)) for field in tagged}
+
+    def step(buffer: Buffer, position: int, values: Values) -> int:
+        if not buffer[position]:
+            return position + 1
+        count, position = _read_varint(buffer, position)
+        for _ in range(count):
+            tag, position = _read_varint(buffer, position)
+            size, position = _read_varint(buffer, position)
+            end = position + size
+            if end > len(buffer):
+                raise MalformedRequest(f"the tagged field {tag} ends past the message")
+            if tag in known:
+                name, read = known[tag]
+                values[name], position = read(buffer, position)
+                if position != end:
+                    raise MalformedRequest(f"the tagged field {tag}, {name}, is not as long as it says")
+            position = end
+        return position
+
+    return step
+
+
+_skip_tagged = _tagged_step(())
+
+
+def skip_tagged_fields(buffer: Buffer, position: int) -> int:
+    """The position after tagged fields that nobody wants."""
+    return _skip_tagged(buffer, position, {})
+
+
+# Lengths, where -1 stands for null
+
+
 def _read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    value = buffer[position]
-    if value < 0x80:
-        return value, position + 1
-    value &= 0x7F
-    for shift in (7, 14, 21, 28):
-        position += 1
+    value = 0
+    for shift in (0, 7, 14, 21, 28):
         byte = buffer[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, position + 1
+            return value, position
     raise MalformedRequest("a variable-length integer is longer than five bytes")
 
 
@@ -55,161 +155,37 @@ def _read_int32_length(buffer: Buffer, position: int) -> tuple[int, int]:
     return _INT32(buffer, position)[0], position + 4
 
 
-_INT16 = struct.Struct(">h").unpack_from
-_INT32 = struct.Struct(">i").unpack_from
+def _null(nullable: bool, position: int) -> tuple[None, int]:
+    if not nullable:
+        raise MalformedRequest(f"null before byte {position}, where the schema allows none")
+    return None, position
 
 
-def struct_reader(description: Struct) -> Reader:
-    steps: list[ReadStep] = []
-    tagged = sorted(
-        (field for field in description.fields if field.tag is not None), key=lambda f: f.tag or 0
-    )
-    in_order = [field for field in description.fields if field.tag is None]
-    runs = schema.fuse(in_order)
-    for place, run in enumerate(runs):
-        last = place == len(runs) - 1
-        if isinstance(run, Field):
-            steps.append(_value_step(run, description.flexible))
-        elif last and description.flexible:
-            steps.append(_fixed_step_with_tags(run, _tags_step(tagged)))
-        else:
-            steps.append(_fixed_step(run))
-    if description.flexible and (not runs or isinstance(runs[-1], Field)):
-        steps.append(_tags_step(tagged))
-    defaults = {field.name: field.default for field in (*tagged, *description.absent)}
-    fresh = [
-        (field.name, _fresh_default(field)) for field in (*tagged, *description.absent) if _is_mutable(field)
-    ]
-
-    def read(buffer: Buffer, position: int) -> tuple[SimpleNamespace, int]:
-        body = SimpleNamespace(**defaults)
-        values = body.__dict__
-        for name, make in fresh:
-            values[name] = make()
-        for step in steps:
-            position = step(buffer, position, values)
-        return body, position
-
-    return read
-
-
-def _fixed_step(run: Sequence[Field]) -> ReadStep:
-    layout = struct.Struct(">" + schema.letters(run))
-    unpack, size = layout.unpack_from, layout.size
-    names = [field.name for field in run]
-
-    def step(buffer: Buffer, position: int, values: Values) -> int:
-        values.update(zip(names, unpack(buffer, position), strict=True))
-        return position + size
-
-    return step
-
-
-def _fixed_step_with_tags(run: Sequence[Field], read_tags: ReadStep) -> ReadStep:
-    layout = struct.Struct(">" + schema.letters(run) + "B")
-    unpack, size = layout.unpack_from, layout.size
-    names = [field.name for field in run]
-
-    def step(buffer: Buffer, position: int, values: Values) -> int:
-        found = unpack(buffer, position)
-        values.update(zip(names, found, strict=False))
-        position += size
-        return read_tags(buffer, position - 1, values) if found[-1] else position
-
-    return step
-
-
-def _value_step(field: Field, flexible: bool) -> ReadStep:
-    name, read = field.name, _field_reader(field, flexible)
-
-    def step(buffer: Buffer, position: int, values: Values) -> int:
-        values[name], position = read(buffer, position)
-        return position
-
-    return step
-
-
-def _tags_step(tagged: Sequence[Field]) -> ReadStep:
-    known = {field.tag: (field.name, _field_reader(field, flexible=True)) for field in tagged}
-
-    def step(buffer: Buffer, position: int, values: Values) -> int:
-        count = buffer[position]
-        if not count:
-            return position + 1
-        count, position = _read_varint(buffer, position)
-        for _ in range(count):
-            tag, position = _read_varint(buffer, position)
-            size, position = _read_varint(buffer, position)
-            end = position + size
-            if end > len(buffer):
-                raise MalformedRequest(f"the tagged field {tag} ends past the message")
-            if tag in known:
-                name, read = known[tag]
-                values[name], position = read(buffer, position)
-                if position != end:
-                    raise MalformedRequest(f"the tagged field {tag} ({name}) is not as long as it says")
-            position = end
-        return position
-
-    return step
-
-
-_skip_tags = _tags_step(())
-
-
-def skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    return _skip_tags(buffer, position, {})
-
-
-def _is_mutable(field: Field) -> bool:
-    return field.default is not None and (field.is_array or field.kind == "struct")
-
-
-def _fresh_default(field: Field) -> Callable[[], Any]:
-    """Lists and structs are made anew each time: a handler may change what it was given."""
-    if field.is_array:
-        return list
-    assert field.struct is not None
-    parts = [(inner.name, inner.default) for inner in (*field.struct.fields, *field.struct.absent)]
-    nested = [
-        (inner.name, _fresh_default(inner))
-        for inner in (*field.struct.fields, *field.struct.absent)
-        if _is_mutable(inner)
-    ]
-
-    def make() -> SimpleNamespace:
-        body = SimpleNamespace(**dict(parts))
-        for name, make_inner in nested:
-            setattr(body, name, make_inner())
-        return body
-
-    return make
+# Values
 
 
 def _field_reader(field: Field, flexible: bool) -> Reader:
     if field.is_array:
         return _array_reader(field, flexible)
-    if field.kind == "struct":
-        assert field.struct is not None
+    if field.struct is not None:
         read = struct_reader(field.struct)
         return _nullable_struct_reader(read) if field.nullable else read
     return _plain_reader(field.kind, flexible, field.nullable)
 
 
 def _plain_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
-    if kind in schema.FIXED:
+    if kind in FIXED:
         return _fixed_reader(kind)
     if kind == "uuid":
         return _read_uuid
     if kind == "string":
         return _string_reader(_read_compact_length if flexible else _read_int16_length, nullable)
-    return _bytes_reader(
-        _read_compact_length if flexible else _read_int32_length, nullable, kind == "records"
-    )
+    read_length = _read_compact_length if flexible else _read_int32_length
+    return _bytes_reader(read_length, nullable, keep_view=kind == "records")
 
 
 def _fixed_reader(kind: str) -> Reader:
-    layout = struct.Struct(">" + schema.FIXED[kind])
+    layout = struct.Struct(">" + FIXED[kind])
     unpack, size = layout.unpack_from, layout.size
 
     def read(buffer: Buffer, position: int) -> tuple[Any, int]:
@@ -220,7 +196,7 @@ def _fixed_reader(kind: str) -> Reader:
 
 @lru_cache(maxsize=4096)
 def _uuid(raw: bytes) -> UUID:
-    """Building one takes a microsecond, and the same few topic ids come with every request."""
+    """Making one takes a microsecond, and the same few topic ids come with every request."""
     return UUID(bytes=raw)
 
 
@@ -231,26 +207,24 @@ def _read_uuid(buffer: Buffer, position: int) -> tuple[UUID, int]:
     return _uuid(bytes(buffer[position:end])), end
 
 
-def _string_reader(read_length: LengthReader, nullable: bool) -> Reader:
+def _string_reader(read_length: Reader, nullable: bool) -> Reader:
     def read(buffer: Buffer, position: int) -> tuple[str | None, int]:
         length, position = read_length(buffer, position)
         if length < 0:
-            _check_null(nullable)
-            return None, position
+            return _null(nullable, position)
         end = position + length
-        if length > MAX_STRING or end > len(buffer):
-            raise MalformedRequest(f"a string of {length} bytes ends past the message or is too long")
+        if length > LONGEST_STRING or end > len(buffer):
+            raise MalformedRequest(f"a string of {length} bytes is too long or ends past the message")
         return str(buffer[position:end], "utf-8"), end
 
     return read
 
 
-def _bytes_reader(read_length: LengthReader, nullable: bool, keep_view: bool) -> Reader:
+def _bytes_reader(read_length: Reader, nullable: bool, keep_view: bool) -> Reader:
     def read(buffer: Buffer, position: int) -> tuple[bytes | memoryview | None, int]:
         length, position = read_length(buffer, position)
         if length < 0:
-            _check_null(nullable)
-            return None, position
+            return _null(nullable, position)
         end = position + length
         if end > len(buffer):
             raise MalformedRequest(f"{length} bytes end past the message")
@@ -258,11 +232,6 @@ def _bytes_reader(read_length: LengthReader, nullable: bool, keep_view: bool) ->
         return found if keep_view else bytes(found), end
 
     return read
-
-
-def _check_null(nullable: bool) -> None:
-    if not nullable:
-        raise MalformedRequest("null where the schema has none")
 
 
 def _nullable_struct_reader(read_struct: Reader) -> Reader:
@@ -274,27 +243,26 @@ def _nullable_struct_reader(read_struct: Reader) -> Reader:
     return read
 
 
+# Arrays
+
+
 def _array_reader(field: Field, flexible: bool) -> Reader:
     read_length = _read_compact_length if flexible else _read_int32_length
-    nullable = field.nullable
-    least = _least_size(field, flexible)
-    read_items = (
-        _fixed_items_reader(field.kind) if field.kind in schema.FIXED else _items_reader(field, flexible)
-    )
+    read_items = _fixed_items_reader(field.kind) if field.kind in FIXED else _items_reader(field, flexible)
+    nullable, least = field.nullable, _least_item_size(field, flexible)
 
     def read(buffer: Buffer, position: int) -> tuple[list[Any] | None, int]:
         count, position = read_length(buffer, position)
         if count < 0:
-            _check_null(nullable)
-            return None, position
+            return _null(nullable, position)
         if count * least > len(buffer) - position:
-            raise MalformedRequest(f"an array of {count} items cannot fit into what is left of the message")
+            raise MalformedRequest(f"an array of {count} items does not fit into the rest of the message")
         return read_items(buffer, position, count)
 
     return read
 
 
-def _items_reader(field: Field, flexible: bool) -> Callable[[Buffer, int, int], tuple[list[Any], int]]:
+def _items_reader(field: Field, flexible: bool) -> ItemsReader:
     if field.struct is not None:
         read = struct_reader(field.struct)
     else:
@@ -310,8 +278,8 @@ def _items_reader(field: Field, flexible: bool) -> Callable[[Buffer, int, int], 
     return read_items
 
 
-def _fixed_items_reader(kind: str) -> Callable[[Buffer, int, int], tuple[list[Any], int]]:
-    letter = schema.FIXED[kind]
+def _fixed_items_reader(kind: str) -> ItemsReader:
+    letter = FIXED[kind]
     size = struct.calcsize(">" + letter)
 
     def read_items(buffer: Buffer, position: int, count: int) -> tuple[list[Any], int]:
@@ -320,29 +288,22 @@ def _fixed_items_reader(kind: str) -> Callable[[Buffer, int, int], tuple[list[An
     return read_items
 
 
-def _least_size(field: Field, flexible: bool) -> int:
+def _least_item_size(field: Field, flexible: bool) -> int:
     """The fewest bytes an item of this array can take."""
     if field.struct is None:
-        return _least_plain_size(field.kind, flexible)
-    least = 1 if flexible else 0
-    for inner in field.struct.fields:
-        if inner.tag is not None:
-            continue
-        if inner.is_array:
-            least += 1 if flexible else 4
-        elif inner.struct is not None:
-            least += 1
-        else:
-            least += _least_plain_size(inner.kind, flexible)
-    return least
+        return _least_size(field.kind, flexible)
+    sizes = [
+        _least_size("array" if inner.is_array else inner.kind, flexible) for inner in field.struct.in_order
+    ]
+    return sum(sizes) + (1 if flexible else 0)
 
 
-def _least_plain_size(kind: str, flexible: bool) -> int:
-    if kind in schema.FIXED:
-        return struct.calcsize(">" + schema.FIXED[kind])
+def _least_size(kind: str, flexible: bool) -> int:
+    if kind in FIXED:
+        return struct.calcsize(">" + FIXED[kind])
     if kind == "uuid":
         return 16
-    if flexible:
+    if flexible or kind == "struct":
         return 1
     return 2 if kind == "string" else 4
 

@@ -1,31 +1,42 @@
-"""What each message looks like on the wire in each version, read from kio's classes."""
+"""What each message looks like on the wire in each version, read from the table in schema.txt.
+
+The table is made from kio's classes. They are not used while the broker runs: a handler needs the fields of
+all versions of an API at once, and importing those takes a tenth of a second for Fetch alone, and megabytes.
+"""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 from functools import cache
-from types import NoneType
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal
 from uuid import UUID
+
+from headrace.broker.wire.apis import ABOVE_EVERY_VERSION, APIS
 
 Direction = Literal["request", "response"]
 
 NIL_UUID = UUID(int=0)
-_MILLISECOND = timedelta(milliseconds=1)
 
-# struct's letter for each type of fixed size; Kafka's times and error codes are plain integers here.
+# struct's letter for each type of fixed size, except uuid, whose values must be converted.
 FIXED = {
+    "bool": "?",
     "int8": "b",
     "int16": "h",
+    "uint16": "H",
     "int32": "i",
     "int64": "q",
-    "uint16": "H",
     "float64": "d",
-    "bool": "?",
-    "error_code": "h",
-    "timedelta_i32": "i",
-    "timedelta_i64": "q",
-    "datetime_i64": "q",
+}
+
+# A struct that is not null has the defaults of its own fields, which an empty mapping stands for.
+_ZERO: dict[str, Any] = {
+    "bool": False,
+    "float64": 0.0,
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "uuid": NIL_UUID,
+    "struct": {},
 }
 
 
@@ -37,106 +48,52 @@ class Field:
     kind: str
     is_array: bool
     nullable: bool
+    nullable_elsewhere: bool
     tag: int | None
     default: Any
     struct: "Struct | None"
 
+    @property
+    def is_fixed(self) -> bool:
+        return self.kind in FIXED and not self.is_array
+
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """One struct in one version: the fields in wire order, and those that only other versions have."""
+    """One struct in one version: its fields in wire order, the tagged ones by tag, and those it lacks."""
 
     flexible: bool
-    fields: tuple[Field, ...]
+    in_order: tuple[Field, ...]
+    tagged: tuple[Field, ...]
     absent: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line of the table, with those indented below it."""
+
+    name: str
+    kind: str
+    is_array: bool
+    versions: range
+    nullable: range
+    tag: int | None
+    default: str | None
+    below: "list[_Line]"
 
 
 @cache
 def load(api_key: int, version: int, direction: Direction) -> Struct:
-    """The body of a message; importing kio's classes for it takes milliseconds the first time."""
-    from kio.index import load_request_schema, load_response_schema
-    from kio.schema.index import api_key_map, schema_name_map
-
-    load_class = load_request_schema if direction == "request" else load_response_schema
-    classes = {known: load_class(api_key, known) for known in schema_name_map[api_key_map[api_key]]}
-    return _struct(version, classes)
-
-
-def _struct(version: int, classes: dict[int, Any]) -> Struct:
-    """Describe a class of `version`, given its likes in every version that has it."""
-    by_name: dict[str, dict[int, Any]] = {}
-    for known in sorted(classes):
-        for field in fields(classes[known]):
-            by_name.setdefault(field.name, {})[known] = field
-    present, absent = [], []
-    for versions in by_name.values():
-        if version in versions:
-            present.append(_field(version, versions))
-        else:
-            absent.append(_field(max(versions), versions))
-    order = {field.name: place for place, field in enumerate(fields(classes[version]))}
-    present.sort(key=lambda field: order[field.name])
-    return Struct(classes[version].__flexible__, tuple(present), tuple(absent))
-
-
-def _field(version: int, versions: dict[int, Any]) -> Field:
-    field = versions[version]
-    value_type, is_array, nullable = _unwrap(field.type)
-    kind = "struct" if is_dataclass(value_type) else field.metadata["kafka_type"]
-    # A null uuid is the zero one and a null time is -1: neither has a null on the wire.
-    nullable = nullable and (is_array or kind not in ("uuid", "datetime_i64"))
-    struct = None
-    if kind == "struct":
-        nested = {known: _unwrap(other.type)[0] for known, other in versions.items()}
-        struct = _struct(version, {known: cls for known, cls in nested.items() if is_dataclass(cls)})
-    default = _default(field, kind, is_array, nullable)
-    return Field(field.name, kind, is_array, nullable, field.metadata.get("tag"), default, struct)
-
-
-def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """The innermost type of an annotation, whether it is an array, and whether it may be null."""
-    nullable = NoneType in get_args(annotation)
-    if nullable:
-        annotation = next(arg for arg in get_args(annotation) if arg is not NoneType)
-    if getattr(annotation, "__origin__", None) is not tuple:
-        return annotation, False, nullable
-    item = get_args(annotation)[0]
-    return next((arg for arg in get_args(item) if arg is not NoneType), item), True, nullable
-
-
-def _default(field: Any, kind: str, is_array: bool, nullable: bool) -> Any:
-    default = field.default
-    if is_array:
-        return None if default is None or (default is MISSING and nullable) else ()
-    if kind == "uuid":
-        return NIL_UUID
-    if default is None:
-        return -1 if kind == "datetime_i64" else None
-    if kind == "struct" or default is MISSING:
-        return None if nullable else _ZERO.get(kind, 0)
-    if isinstance(default, timedelta):
-        return default // _MILLISECOND
-    if isinstance(default, datetime):
-        return round(default.timestamp() * 1000)
-    return int(default) if isinstance(default, int) and kind != "bool" else default
-
-
-# A struct that is not null defaults to the defaults of its own fields, which an empty mapping stands for.
-_ZERO: dict[str, Any] = {
-    "string": "",
-    "bytes": b"",
-    "records": b"",
-    "bool": False,
-    "float64": 0.0,
-    "struct": {},
-}
+    """The body of a message."""
+    api = APIS[api_key]
+    return _struct(_message(f"{api.name} {direction}"), version, version >= api.flexible_from)
 
 
 def fuse(fields: Iterable[Field]) -> list[Field | list[Field]]:
     """Runs of neighbours that have a fixed size, and the other fields singly."""
     runs: list[Field | list[Field]] = []
     for field in fields:
-        if field.is_array or field.kind not in FIXED:
+        if not field.is_fixed:
             runs.append(field)
         elif runs and isinstance(runs[-1], list):
             runs[-1].append(field)
@@ -146,4 +103,83 @@ def fuse(fields: Iterable[Field]) -> list[Field | list[Field]]:
 
 
 def letters(run: Sequence[Field]) -> str:
-    return "".join(FIXED[field.kind] for field in run)
+    """The struct format of a run of fixed-size fields."""
+    return ">" + "".join(FIXED[field.kind] for field in run)
+
+
+def _struct(lines: list[_Line], version: int, flexible: bool) -> Struct:
+    present = [_field(line, version, flexible) for line in lines if version in line.versions]
+    return Struct(
+        flexible,
+        tuple(field for field in present if field.tag is None),
+        tuple(
+            sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
+        ),
+        tuple(_field(line, version, flexible) for line in lines if version not in line.versions),
+    )
+
+
+def _field(line: _Line, version: int, flexible: bool) -> Field:
+    nullable = version in line.nullable
+    present = version in line.versions
+    if nullable or (line.nullable and not present):
+        default = None
+    elif line.is_array:
+        default = ()
+    elif line.default is not None:
+        default = bool(int(line.default)) if line.kind == "bool" else int(line.default)
+    else:
+        default = _ZERO.get(line.kind, 0)
+    return Field(
+        line.name,
+        line.kind,
+        line.is_array,
+        nullable,
+        bool(line.nullable) and not nullable,
+        line.tag,
+        default,
+        _struct(line.below, version if present else line.versions.start, flexible) if line.below else None,
+    )
+
+
+@cache
+def _sections() -> dict[str, list[str]]:
+    """The lines of each message, by its title."""
+    text = Path(__file__).with_name("schema.txt").read_text("utf-8")
+    sections = (section.splitlines() for section in text.split("\n\n")[1:])
+    return {title: lines for title, *lines in sections}
+
+
+@cache
+def _message(title: str) -> list[_Line]:
+    levels: list[list[_Line]] = [[]]
+    for text in _sections()[title]:
+        depth = (len(text) - len(text.lstrip())) // 2
+        line = _line(text)
+        del levels[depth:]
+        levels[-1].append(line)
+        levels.append(line.below)
+    return levels[0]
+
+
+def _line(text: str) -> _Line:
+    name, kind, versions, *rest = text.split()
+    extra = dict(word.split("=") for word in rest)
+    return _Line(
+        name,
+        kind.strip("[]"),
+        kind.startswith("["),
+        _versions(versions),
+        _versions(extra["null"]) if "null" in extra else range(0),
+        int(extra["tag"]) if "tag" in extra else None,
+        extra.get("default"),
+        [],
+    )
+
+
+def _versions(text: str) -> range:
+    """`3+`, `3-5` or `3`."""
+    if text.endswith("+"):
+        return range(int(text[:-1]), ABOVE_EVERY_VERSION)
+    low, _, high = text.partition("-")
+    return range(int(low), int(high or low) + 1)

@@ -2,11 +2,11 @@
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from headrace.broker.wire import schema
-from headrace.broker.wire.schema import Field, Struct
+from headrace.broker.wire.schema import FIXED, NIL_UUID, Field, Struct, fuse, letters
 
 # A writer appends the value's bytes to a list that is joined at the end.
 Writer = Callable[[list[bytes], Any], None]
@@ -14,42 +14,25 @@ LengthWriter = Callable[[int], bytes]
 
 NO_TAGGED_FIELDS = b"\0"
 
-
-class UnwritableBody(Exception):
-    """A body holds a key that no version knows, or a value its field cannot carry."""
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return _ONE_BYTE[value]
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _compact_length(length: int) -> bytes:
-    return _ONE_BYTE[length + 1] if length < 0x7F else _varint(length + 1)
-
-
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]
 _int16_length: LengthWriter = struct.Struct(">h").pack
 _int32_length: LengthWriter = struct.Struct(">i").pack
 
 
+class UnwritableBody(Exception):
+    """A body holds a key that no version knows, or a value its field cannot carry."""
+
+
 def struct_writer(description: Struct) -> Writer:
-    steps: list[Writer] = []
-    runs = schema.fuse(field for field in description.fields if field.tag is None)
-    for run in runs:
-        if isinstance(run, Field):
-            steps.append(_value_write_step(run, description.flexible))
-        else:
-            steps.append(_fixed_write_step(run))
+    """A writer of one struct. Missing keys get their default, those of other versions are ignored."""
+    steps = [
+        _run_step(run) if isinstance(run, list) else _field_step(run, description.flexible)
+        for run in fuse(description.in_order)
+    ]
     if description.flexible:
-        steps.append(_tags_write_step([field for field in description.fields if field.tag is not None]))
-    known = frozenset(field.name for field in (*description.fields, *description.absent))
+        steps.append(_tagged_step(description.tagged))
+    everything = (*description.in_order, *description.tagged, *description.absent)
+    known = frozenset(field.name for field in everything)
 
     def write(out: list[bytes], body: Mapping[str, Any]) -> None:
         if not known.issuperset(body):
@@ -60,12 +43,15 @@ def struct_writer(description: Struct) -> Writer:
     return write
 
 
-def _fixed_write_step(run: Sequence[Field]) -> Writer:
-    pack = struct.Struct(">" + schema.letters(run)).pack
-    names = [field.name for field in run]
+# Steps: each takes what it writes out of the body
+
+
+def _run_step(run: Sequence[Field]) -> Writer:
+    pack = struct.Struct(letters(run)).pack
+    first, *others = names = [field.name for field in run]
     defaults = [(field.name, field.default) for field in run]
     pick: Callable[[Mapping[str, Any]], Sequence[Any]]
-    pick = itemgetter(*names) if len(names) > 1 else lambda body: (body[names[0]],)
+    pick = itemgetter(*names) if others else lambda body: (body[first],)
 
     def step(out: list[bytes], body: Mapping[str, Any]) -> None:
         try:
@@ -80,83 +66,110 @@ def _fixed_write_step(run: Sequence[Field]) -> Writer:
     return step
 
 
-def _value_write_step(field: Field, flexible: bool) -> Writer:
+def _field_step(field: Field, flexible: bool) -> Writer:
     name, default, write = field.name, field.default, _field_writer(field, flexible)
 
     def step(out: list[bytes], body: Mapping[str, Any]) -> None:
+        value = body.get(name, default)
         try:
-            write(out, body.get(name, default))
+            write(out, value)
         except (AttributeError, TypeError, ValueError, struct.error) as error:
-            raise UnwritableBody(f"{name} = {body.get(name, default)!r}: {error}") from error
+            raise UnwritableBody(f"{name} = {value!r}: {error}") from error
 
     return step
 
 
-def _tags_write_step(tagged: Sequence[Field]) -> Writer:
+def _tagged_step(tagged: Sequence[Field]) -> Writer:
+    if not tagged:
+        return lambda out, body: out.append(NO_TAGGED_FIELDS)
     known = []
-    for field in sorted(tagged, key=lambda field: field.tag or 0):
+    for field in tagged:
         write = _field_writer(field, flexible=True)
-        known.append((field.name, field.tag or 0, write, _encoded(write, field.default)))
+        known.append((field.name, _varint(field.tag or 0), write, _encode(write, field.default)))
 
     def step(out: list[bytes], body: Mapping[str, Any]) -> None:
-        found = []
+        count, found = 0, []
         for name, tag, write, default in known:
             if name in body:
-                encoded = _encoded(write, body[name])
+                encoded = _encode(write, body[name])
                 if encoded != default:
-                    found += [_varint(tag), _varint(len(encoded)), encoded]
-        out.append(_varint(len(found) // 3))
+                    count += 1
+                    found += (tag, _varint(len(encoded)), encoded)
+        out.append(_varint(count))
         out += found
 
-    return step if known else lambda out, body: out.append(NO_TAGGED_FIELDS)
+    return step
 
 
-def _encoded(write: Writer, value: Any) -> bytes:
+def _encode(write: Writer, value: Any) -> bytes:
     out: list[bytes] = []
     write(out, value)
     return b"".join(out)
 
 
+# Lengths, where -1 stands for null
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _compact_length(length: int) -> bytes:
+    return _ONE_BYTE[length + 1] if length < 0x7F else _varint(length + 1)
+
+
+def _null(field: Field, length: LengthWriter) -> bytes | None:
+    """What stands for null: where only other versions can say it, an empty value does."""
+    if field.nullable:
+        return length(-1)
+    return length(0) if field.nullable_elsewhere else None
+
+
+# Values
+
+
 def _field_writer(field: Field, flexible: bool) -> Writer:
     if field.is_array:
         return _array_writer(field, flexible)
-    if field.kind == "struct":
-        assert field.struct is not None
+    if field.struct is not None:
         write = struct_writer(field.struct)
         return _nullable_struct_writer(write) if field.nullable else write
-    return _plain_writer(field.kind, flexible, field.nullable)
+    if field.kind == "string":
+        length = _compact_length if flexible else _int16_length
+        return _string_writer(length, _null(field, length))
+    if field.kind in ("bytes", "records"):
+        length = _compact_length if flexible else _int32_length
+        return _bytes_writer(length, _null(field, length))
+    return _fixed_writer(field.kind)
 
 
-def _plain_writer(kind: str, flexible: bool, nullable: bool) -> Writer:
-    if kind in schema.FIXED:
-        pack = struct.Struct(">" + schema.FIXED[kind]).pack
-        return lambda out, value: out.append(pack(value))
+def _fixed_writer(kind: str) -> Writer:
     if kind == "uuid":
-        return lambda out, value: out.append((value or schema.NIL_UUID).bytes)
-    if kind == "string":
-        return _string_writer(_compact_length if flexible else _int16_length, nullable)
-    return _bytes_writer(_compact_length if flexible else _int32_length, nullable)
+        return lambda out, value: out.append((value or NIL_UUID).bytes)
+    pack = struct.Struct(">" + FIXED[kind]).pack
+    return lambda out, value: out.append(pack(value))
 
 
-def _string_writer(length: LengthWriter, nullable: bool) -> Writer:
-    null = length(-1)
-
-    def write(out: list[bytes], value: str | None) -> None:
-        if value is None and nullable:
+def _string_writer(length: LengthWriter, null: bytes | None) -> Writer:
+    def write(out: list[bytes], value: Any) -> None:
+        if value is None and null is not None:
             out.append(null)
         else:
-            encoded = value.encode()  # type: ignore[union-attr]
+            encoded = value.encode()
             out.append(length(len(encoded)))
             out.append(encoded)
 
     return write
 
 
-def _bytes_writer(length: LengthWriter, nullable: bool) -> Writer:
-    null = length(-1)
-
+def _bytes_writer(length: LengthWriter, null: bytes | None) -> Writer:
     def write(out: list[bytes], value: Any) -> None:
-        if value is None and nullable:
+        if value is None and null is not None:
             out.append(null)
         else:
             out.append(length(len(value)))
@@ -176,40 +189,49 @@ def _nullable_struct_writer(write_struct: Writer) -> Writer:
     return write
 
 
+# Arrays
+
+
 def _array_writer(field: Field, flexible: bool) -> Writer:
     length = _compact_length if flexible else _int32_length
-    null, nullable = length(-1), field.nullable
-    write_items = (
-        _fixed_items_writer(field.kind) if field.kind in schema.FIXED else _items_writer(field, flexible)
+    null = _null(field, length)
+    if field.kind in FIXED:
+        return _fixed_array_writer(FIXED[field.kind], length, null)
+    write_item = (
+        struct_writer(field.struct) if field.struct is not None else _item_writer(field.kind, flexible)
     )
 
-    def write(out: list[bytes], items: Sequence[Any] | None) -> None:
-        if items is None and nullable:
+    def write(out: list[bytes], items: Any) -> None:
+        if items is None and null is not None:
             out.append(null)
         else:
-            out.append(length(len(items)))  # type: ignore[arg-type]
-            write_items(out, items)
+            out.append(length(len(items)))
+            for item in items:
+                write_item(out, item)
 
     return write
 
 
-def _items_writer(field: Field, flexible: bool) -> Writer:
-    if field.struct is not None:
-        write = struct_writer(field.struct)
-    else:
-        write = _plain_writer(field.kind, flexible, nullable=False)
-
-    def write_items(out: list[bytes], items: Sequence[Any]) -> None:
-        for item in items:
-            write(out, item)
-
-    return write_items
+def _item_writer(kind: str, flexible: bool) -> Writer:
+    if kind == "string":
+        return _string_writer(_compact_length if flexible else _int16_length, null=None)
+    if kind in ("bytes", "records"):
+        return _bytes_writer(_compact_length if flexible else _int32_length, null=None)
+    return _fixed_writer(kind)
 
 
-def _fixed_items_writer(kind: str) -> Writer:
-    letter = schema.FIXED[kind]
+def _fixed_array_writer(letter: str, length: LengthWriter, null: bytes | None) -> Writer:
+    def write(out: list[bytes], items: Any) -> None:
+        if items is None and null is not None:
+            out.append(null)
+        else:
+            count = len(items)
+            out.append(length(count))
+            out.append(_array_packer(count, letter)(*items))
 
-    def write_items(out: list[bytes], items: Sequence[Any]) -> None:
-        out.append(struct.pack(f">{len(items)}{letter}", *items))
+    return write
 
-    return write_items
+
+@lru_cache(maxsize=256)
+def _array_packer(count: int, letter: str) -> Callable[..., bytes]:
+    return struct.Struct(f">{count}{letter}").pack
