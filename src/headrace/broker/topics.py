@@ -48,6 +48,9 @@ class Forgetting(Protocol):
     def apply(self) -> None:
         """Run on the loop once that is durable."""
 
+    def abandon(self) -> None:
+        """Run on the loop if it could not be made durable: the topic stays."""
+
 
 @dataclass(eq=False, slots=True)
 class Topic:
@@ -72,8 +75,8 @@ class Topics:
         self._changes: set[asyncio.Task[Any]] = set()
         self.version = 0
         """Rises at each change: answers made of topics are cached by it."""
-        self.forgetters: list[Callable[[str, UUID], Forgetting]] = []
-        """Asked at each deletion, with the topic's name and id."""
+        self.forgetters: list[Callable[[str], Forgetting]] = []
+        """Asked at each deletion, with the topic's name."""
 
     def load(self) -> None:
         """Bring back every topic of the store, before anything is served."""
@@ -174,7 +177,7 @@ class Topics:
     async def _delete(self, topic: Topic) -> None:
         async with self._alone(topic.name):
             self._check_there(topic)
-            forgettings = [forget(topic.name, topic.id) for forget in self.forgetters]
+            forgettings = [forget(topic.name) for forget in self.forgetters]
 
             def remove(connection: sqlite3.Connection) -> None:
                 connection.execute("DELETE FROM topics WHERE id = ?", (topic.id.bytes,))
@@ -182,7 +185,12 @@ class Topics:
                 for forgetting in forgettings:
                     forgetting.write(connection)
 
-            await self._write(remove)
+            try:
+                await self._write(remove)
+            except BaseException:
+                for forgetting in forgettings:
+                    forgetting.abandon()
+                raise
             del self._by_name[topic.name], self._by_id[topic.id], self._taken[collision_key(topic.name)]
             self.version += 1
             for forgetting in forgettings:

@@ -55,7 +55,7 @@ def _find(broker: "Broker", key: tuple[str | None, UUID], times: int) -> Topic:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if times > 1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if name is None else 'name'}.")
-    topic = broker.topics.by_id(topic_id) if name is None else broker.topics.get(name)
+    topic: Topic | None = broker.topics.by_id(topic_id) if name is None else broker.topics.get(name)
     if topic is None:
         if name is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
