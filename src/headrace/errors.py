@@ -1,25 +1,35 @@
 """Everything Headrace raises on purpose, in one tree.
 
 Error
+├── BrokerError          the broker cannot start: its folder, its address or a setting is in the way
 ├── InputError           a line, a setting or a position that cannot be understood
-└── KafkaError           a cluster refused, or failed at, what was asked of it
-    ├── Unreachable      no broker answers at the address
-    ├── TopicNotFound    the topic, or one of its partitions, does not exist
-    ├── GroupNotFound    the group does not exist
-    ├── GroupInUse       the group has members, so its offsets are theirs
-    └── NotDelivered     records that no broker acknowledged
+├── KafkaError           a cluster refused, or failed at, what was asked of it
+│   ├── Unreachable      no broker answers at the address
+│   ├── TopicNotFound    the topic, or one of its partitions, does not exist
+│   ├── GroupNotFound    the group does not exist
+│   ├── GroupInUse       the group has members, so its offsets are theirs
+│   └── NotDelivered     records that no broker acknowledged
+└── TopologyError        what an app declares does not hold: all its problems at once, each with file and line
+    └── NotLoaded        the file could not be run, or holds no app, or several
 
 A message says what is wrong and where; `next_step` says what to type next. `str()` gives both in one line.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 __all__ = [
+    "BrokerError",
     "Error",
     "GroupInUse",
     "GroupNotFound",
     "InputError",
     "KafkaError",
     "NotDelivered",
+    "NotLoaded",
+    "Problem",
     "TopicNotFound",
+    "TopologyError",
     "Unreachable",
 ]
 
@@ -31,6 +41,10 @@ class Error(Exception):
         super().__init__(problem if next_step is None else f"{problem}; {next_step}")
         self.problem = problem
         self.next_step = next_step
+
+
+class BrokerError(Error):
+    """The broker cannot start: its folder, its address or a setting is in the way."""
 
 
 class InputError(Error):
@@ -63,3 +77,31 @@ class GroupInUse(KafkaError):
 
 class NotDelivered(KafkaError):
     """Records were not acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a declaration, and where it stands."""
+
+    message: str
+    file: str
+    line: int
+    next_step: str | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        said = f"{where}: {self.message}"
+        return said if self.next_step is None else f"{said}; {self.next_step}"
+
+
+class TopologyError(Error):
+    """What an app declares does not hold; `problems` has every reason, in the order of the file."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        lines = [str(problem) for problem in self.problems]
+        super().__init__(lines[0] if len(lines) == 1 else "\n".join([f"{len(lines)} problems:", *lines]))
+
+
+class NotLoaded(TopologyError):
+    """The file could not be run, or holds no app, or several and none was chosen."""

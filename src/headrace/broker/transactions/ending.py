@@ -76,7 +76,11 @@ class Ending:
             table.save(connection, transaction, completed)
             settlement.write(connection)
 
-        await self._store.write(change)
+        try:
+            await self._store.write(change)
+        except BaseException:
+            settlement.abandon()
+            raise
         settlement.apply()
         entry.current = completed
         entry.marked.clear()

@@ -15,10 +15,9 @@ from headrace.broker.wire import schema
 from headrace.broker.wire.apis import APIS
 from headrace.broker.wire.readers import (
     MalformedRequest,
-    Reader,
+    MessageReader,
     read_nullable_string,
     skip_tagged_fields,
-    struct_reader,
 )
 from headrace.broker.wire.schema import Direction
 from headrace.broker.wire.writers import NO_TAGGED_FIELDS, UnwritableBody, Writer, struct_writer
@@ -105,15 +104,12 @@ def is_flexible(api_key: int, version: int) -> bool:
     return api is not None and version >= api.flexible_from
 
 
-def _read(
-    api_key: int, version: int, direction: Direction, buffer: memoryview, offset: int
-) -> SimpleNamespace:
-    read = _reader(api_key, version, direction)
+def _read(api_key: int, version: int, direction: Direction, buffer: memoryview, offset: int) -> SimpleNamespace:
+    reader = _reader(api_key, version, direction)
     try:
-        body: SimpleNamespace = read(buffer, offset)[0]
+        return reader.read(buffer, offset)[0]
     except _GARBLED as error:
         raise MalformedRequest(f"the {direction} {api_key} v{version} is cut short or garbled") from error
-    return body
 
 
 def _write(api_key: int, version: int, direction: Direction, body: Mapping[str, Any]) -> bytes:
@@ -123,8 +119,8 @@ def _write(api_key: int, version: int, direction: Direction, body: Mapping[str, 
 
 
 @cache
-def _reader(api_key: int, version: int, direction: Direction) -> Reader:
-    return struct_reader(schema.load(api_key, version, direction))
+def _reader(api_key: int, version: int, direction: Direction) -> MessageReader:
+    return MessageReader(schema.load(api_key, version, direction))
 
 
 @cache

@@ -1,7 +1,7 @@
 """Readers of messages: closures made from a schema, with runs of fixed-size fields fused into one struct."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,9 @@ Step = Callable[[Buffer, int, Values], int]
 ItemsReader = Callable[[Buffer, int, int], tuple[list[Any], int]]
 
 LONGEST_STRING = 0x7FFF
+# A frame full of the smallest items would take minutes to read and a hundred times its size in memory. No client
+# asks for so many at once; numbers do not count.
+MOST_ITEMS = 250_000
 
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
@@ -27,28 +30,114 @@ class MalformedRequest(Exception):
     """The bytes are not what the message's schema says they are."""
 
 
-def struct_reader(description: Struct) -> Reader:
-    """A reader of one struct. It has every field of every version; those not read have their default."""
-    steps = [
-        _run_step(run) if isinstance(run, list) else _field_step(run, description.flexible)
-        for run in fuse(description.in_order)
-    ]
-    if description.flexible:
-        steps.append(_tagged_step(description.tagged))
-    not_always_read = (*description.tagged, *description.absent)
-    defaults = {field.name: field.default for field in not_always_read}
-    makers = _makers(not_always_read)
+class MessageReader:
+    """A reader of one message. It has every field of every version; those not read have their default."""
 
-    def read(buffer: Buffer, position: int) -> tuple[SimpleNamespace, int]:
-        body = SimpleNamespace(**defaults)
-        values = body.__dict__
-        for name, make in makers:
-            values[name] = make()
-        for step in steps:
-            position = step(buffer, position, values)
-        return body, position
+    def __init__(self, description: Struct) -> None:
+        self._items_left = MOST_ITEMS
+        self._read_body = self._struct(description)
 
-    return read
+    def read(self, buffer: Buffer, position: int) -> tuple[SimpleNamespace, int]:
+        """The message, and the position after it."""
+        self._items_left = MOST_ITEMS
+        return self._read_body(buffer, position)
+
+    def _struct(self, description: Struct) -> Reader:
+        steps = [
+            _run_step(run) if isinstance(run, list) else self._field_step(run, description.flexible)
+            for run in fuse(description.in_order)
+        ]
+        if description.flexible:
+            steps.append(self._tagged_step(description.tagged))
+        not_always_read = (*description.tagged, *description.absent)
+        defaults = {field.name: field.default for field in not_always_read}
+        makers = _makers(not_always_read)
+
+        def read(buffer: Buffer, position: int) -> tuple[SimpleNamespace, int]:
+            body = SimpleNamespace(**defaults)
+            values = body.__dict__
+            for name, make in makers:
+                values[name] = make()
+            for step in steps:
+                position = step(buffer, position, values)
+            return body, position
+
+        return read
+
+    def _field_step(self, field: Field, flexible: bool) -> Step:
+        name, read = field.name, self._field(field, flexible)
+
+        def step(buffer: Buffer, position: int, values: Values) -> int:
+            values[name], position = read(buffer, position)
+            return position
+
+        return step
+
+    def _tagged_step(self, tagged: Sequence[Field]) -> Step:
+        known = {field.tag: (field.name, self._field(field, flexible=True)) for field in tagged}
+
+        def step(buffer: Buffer, position: int, values: Values) -> int:
+            if not buffer[position]:
+                return position + 1
+            for tag, start, end in _tagged_fields(buffer, position):
+                if tag in known:
+                    name, read = known[tag]
+                    values[name], position = read(buffer, start)
+                    if position != end:
+                        raise MalformedRequest(f"the tagged field {tag}, {name}, is not as long as it says")
+                position = end
+            return position
+
+        return step
+
+    def _field(self, field: Field, flexible: bool) -> Reader:
+        if field.is_array:
+            return self._array(field, flexible)
+        if field.struct is not None:
+            read = self._struct(field.struct)
+            return _nullable_struct_reader(read) if field.nullable else read
+        return _plain_reader(field.kind, flexible, field.nullable)
+
+    def _array(self, field: Field, flexible: bool) -> Reader:
+        read_length = _read_compact_length if flexible else _read_int32_length
+        read_items = _numbers_reader(field.kind) if field.kind in FIXED else self._items(field, flexible)
+        nullable, least = field.nullable, _least_item_size(field, flexible)
+
+        def read(buffer: Buffer, position: int) -> tuple[list[Any] | None, int]:
+            count, position = read_length(buffer, position)
+            if count < 0:
+                return _null(nullable, position)
+            if count * least > len(buffer) - position:
+                raise MalformedRequest(f"an array of {count} items does not fit into the rest of the message")
+            return read_items(buffer, position, count)
+
+        return read
+
+    def _items(self, field: Field, flexible: bool) -> ItemsReader:
+        if field.struct is not None:
+            read = self._struct(field.struct)
+        else:
+            read = _plain_reader(field.kind, flexible, nullable=False)
+
+        def read_items(buffer: Buffer, position: int, count: int) -> tuple[list[Any], int]:
+            self._items_left -= count
+            if self._items_left < 0:
+                raise MalformedRequest(f"the message has more than {MOST_ITEMS} items")
+            items = []
+            for _ in range(count):
+                item, position = read(buffer, position)
+                items.append(item)
+            return items, position
+
+        return read_items
+
+
+def skip_tagged_fields(buffer: Buffer, position: int) -> int:
+    """The position after tagged fields that nobody wants."""
+    position_after = position + 1
+    for _, _, position_after in _tagged_fields(buffer, position):
+        pass
+    return position_after
 
 
 def _makers(fields: Sequence[Field]) -> list[tuple[str, Callable[[], Any]]]:
@@ -68,9 +157,6 @@ def _default_struct(field: Field) -> Callable[[], SimpleNamespace]:
     return lambda: SimpleNamespace(**(defaults | {name: make() for name, make in makers}))
 
 
-# Steps
-
-
 def _run_step(run: Sequence[Field]) -> Step:
     layout = struct.Struct(letters(run))
     unpack, size = layout.unpack_from, layout.size
@@ -83,52 +169,23 @@ def _run_step(run: Sequence[Field]) -> Step:
     return step
 
 
-def _field_step(field: Field, flexible: bool) -> Step:
-    name, read = field.name, _field_reader(field, flexible)
-
-    def step(buffer: Buffer, position: int, values: Values) -> int:
-        values[name], position = read(buffer, position)
-        return position
-
-    return step
-
-
-def _tagged_step(tagged: Sequence[Field]) -> Step:
-    known = {field.tag: (field.name, _field_reader(field, flexible=True)) for field in tagged}
-
-    def step(buffer: Buffer, position: int, values: Values) -> int:
-        if not buffer[position]:
-            return position + 1
-        count, position = _read_varint(buffer, position)
-        for _ in range(count):
-            tag, position = _read_varint(buffer, position)
-            size, position = _read_varint(buffer, position)
-            end = position + size
-            if end > len(buffer):
-                raise MalformedRequest(f"the tagged field {tag} ends past the message")
-            if tag in known:
-                name, read = known[tag]
-                values[name], position = read(buffer, position)
-                if position != end:
-                    raise MalformedRequest(f"the tagged field {tag}, {name}, is not as long as it says")
-            position = end
-        return position
-
-    return step
-
-
-_skip_tagged = _tagged_step(())
-
-
-def skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    """The position after tagged fields that nobody wants."""
-    return _skip_tagged(buffer, position, {})
+def _tagged_fields(buffer: Buffer, position: int) -> Iterator[tuple[int, int, int]]:
+    """The tag, the start and the end of each."""
+    count, position = read_varint(buffer, position)
+    for _ in range(count):
+        tag, position = read_varint(buffer, position)
+        size, position = read_varint(buffer, position)
+        end = position + size
+        if end > len(buffer):
+            raise MalformedRequest(f"the tagged field {tag} ends past the message")
+        yield tag, position, end
+        position = end
 
 
 # Lengths, where -1 stands for null
 
 
-def _read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     value = 0
     for shift in (0, 7, 14, 21, 28):
         byte = buffer[position]
@@ -143,7 +200,7 @@ def _read_compact_length(buffer: Buffer, position: int) -> tuple[int, int]:
     value = buffer[position]
     if value < 0x80:
         return value - 1, position + 1
-    value, position = _read_varint(buffer, position)
+    value, position = read_varint(buffer, position)
     return value - 1, position
 
 
@@ -162,15 +219,6 @@ def _null(nullable: bool, position: int) -> tuple[None, int]:
 
 
 # Values
-
-
-def _field_reader(field: Field, flexible: bool) -> Reader:
-    if field.is_array:
-        return _array_reader(field, flexible)
-    if field.struct is not None:
-        read = struct_reader(field.struct)
-        return _nullable_struct_reader(read) if field.nullable else read
-    return _plain_reader(field.kind, flexible, field.nullable)
 
 
 def _plain_reader(kind: str, flexible: bool, nullable: bool) -> Reader:
@@ -243,42 +291,7 @@ def _nullable_struct_reader(read_struct: Reader) -> Reader:
     return read
 
 
-# Arrays
-
-
-def _array_reader(field: Field, flexible: bool) -> Reader:
-    read_length = _read_compact_length if flexible else _read_int32_length
-    read_items = _fixed_items_reader(field.kind) if field.kind in FIXED else _items_reader(field, flexible)
-    nullable, least = field.nullable, _least_item_size(field, flexible)
-
-    def read(buffer: Buffer, position: int) -> tuple[list[Any] | None, int]:
-        count, position = read_length(buffer, position)
-        if count < 0:
-            return _null(nullable, position)
-        if count * least > len(buffer) - position:
-            raise MalformedRequest(f"an array of {count} items does not fit into the rest of the message")
-        return read_items(buffer, position, count)
-
-    return read
-
-
-def _items_reader(field: Field, flexible: bool) -> ItemsReader:
-    if field.struct is not None:
-        read = struct_reader(field.struct)
-    else:
-        read = _plain_reader(field.kind, flexible, nullable=False)
-
-    def read_items(buffer: Buffer, position: int, count: int) -> tuple[list[Any], int]:
-        items = []
-        for _ in range(count):
-            item, position = read(buffer, position)
-            items.append(item)
-        return items, position
-
-    return read_items
-
-
-def _fixed_items_reader(kind: str) -> ItemsReader:
+def _numbers_reader(kind: str) -> ItemsReader:
     letter = FIXED[kind]
     size = struct.calcsize(">" + letter)
 
@@ -292,9 +305,7 @@ def _least_item_size(field: Field, flexible: bool) -> int:
     """The fewest bytes an item of this array can take."""
     if field.struct is None:
         return _least_size(field.kind, flexible)
-    sizes = [
-        _least_size("array" if inner.is_array else inner.kind, flexible) for inner in field.struct.in_order
-    ]
+    sizes = [_least_size("array" if inner.is_array else inner.kind, flexible) for inner in field.struct.in_order]
     return sum(sizes) + (1 if flexible else 0)
 
 

@@ -119,7 +119,7 @@ def _varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _compact_length(length: int) -> bytes:
+def compact_length(length: int) -> bytes:
     return _ONE_BYTE[length + 1] if length < 0x7F else _varint(length + 1)
 
 
@@ -140,10 +140,10 @@ def _field_writer(field: Field, flexible: bool) -> Writer:
         write = struct_writer(field.struct)
         return _nullable_struct_writer(write) if field.nullable else write
     if field.kind == "string":
-        length = _compact_length if flexible else _int16_length
+        length = compact_length if flexible else _int16_length
         return _string_writer(length, _null(field, length))
     if field.kind in ("bytes", "records"):
-        length = _compact_length if flexible else _int32_length
+        length = compact_length if flexible else _int32_length
         return _bytes_writer(length, _null(field, length))
     return _fixed_writer(field.kind)
 
@@ -193,7 +193,7 @@ def _nullable_struct_writer(write_struct: Writer) -> Writer:
 
 
 def _array_writer(field: Field, flexible: bool) -> Writer:
-    length = _compact_length if flexible else _int32_length
+    length = compact_length if flexible else _int32_length
     null = _null(field, length)
     if field.kind in FIXED:
         return _fixed_array_writer(FIXED[field.kind], length, null)
@@ -214,9 +214,9 @@ def _array_writer(field: Field, flexible: bool) -> Writer:
 
 def _item_writer(kind: str, flexible: bool) -> Writer:
     if kind == "string":
-        return _string_writer(_compact_length if flexible else _int16_length, null=None)
+        return _string_writer(compact_length if flexible else _int16_length, null=None)
     if kind in ("bytes", "records"):
-        return _bytes_writer(_compact_length if flexible else _int32_length, null=None)
+        return _bytes_writer(compact_length if flexible else _int32_length, null=None)
     return _fixed_writer(kind)
 
 

@@ -20,13 +20,12 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
     for topic in request.topics:
         for partition in topic.partitions:
             key = (topic.name, partition.partition_index)
-            metadata = partition.committed_metadata or ""
             if broker.topics.partition(*key) is None:
                 codes[key] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata) > broker.settings.offset_metadata_max_bytes:
+            elif broker.offsets.metadata_too_large(partition.committed_metadata):
                 codes[key] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
-                epoch = partition.committed_leader_epoch
+                epoch, metadata = partition.committed_leader_epoch, partition.committed_metadata or ""
                 entries.append(OffsetEntry(*key, partition.committed_offset, epoch, metadata))
     if entries:
         code = await _commit(broker, request, context, entries)

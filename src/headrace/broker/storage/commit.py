@@ -1,0 +1,112 @@
+"""Group commit: one sync for all that wait, with the files of many partitions synced side by side."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+
+from headrace.broker.storage.checkpoint import Checkpoint
+from headrace.broker.storage.files import Disk
+from headrace.broker.storage.partition import Partition, SyncJob
+
+_THREADS = 4
+
+
+class _Round:
+    """The jobs of one commit, taken by the threads one after the other; the last thread to finish reports."""
+
+    def __init__(self, jobs: list[SyncJob]) -> None:
+        self.jobs = jobs
+        self.errors: list[OSError | None] = [None] * len(jobs)
+        self.next = iter(range(len(jobs)))
+        self.left = len(jobs)
+        self.lock = threading.Lock()
+
+
+class Committer:
+    def __init__(self, disk: Disk, save: Callable[[list[Checkpoint]], None]) -> None:
+        self._disk = disk
+        self._save = save
+        self._loop = asyncio.get_running_loop()
+        self._dirty: dict[Partition, None] = {}
+        self._scheduled = False
+        self._in_flight = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"headrace-sync-{number}", daemon=True)
+            for number in range(_THREADS if disk.durable else 0)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def mark(self, partition: Partition) -> None:
+        """`partition` has bytes to sync. All that is marked until the loop comes round goes into one commit."""
+        self._dirty[partition] = None
+        if not self._scheduled and not self._in_flight:
+            self._scheduled = True
+            self._idle.clear()
+            self._loop.call_soon(self._begin)
+
+    async def drain(self) -> None:
+        """Wait until nothing is left to sync."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        await self.drain()
+        for _ in self._threads:
+            self._rounds.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _begin(self) -> None:
+        self._scheduled = False
+        jobs = [partition.begin_sync() for partition in self._dirty if not partition.offline]
+        self._dirty.clear()
+        if not jobs:
+            self._idle.set()
+            return
+        self._in_flight = True
+        commit = _Round(jobs)
+        if not self._disk.durable:
+            self._finish(commit)
+            return
+        for _ in range(min(len(jobs), _THREADS)):
+            self._rounds.put(commit)
+
+    def _work(self) -> None:
+        while (commit := self._rounds.get()) is not None:
+            while True:
+                with commit.lock:
+                    number = next(commit.next, None)
+                if number is None:
+                    break
+                job = commit.jobs[number]
+                try:
+                    for file in job.files:
+                        self._disk.sync(file.fd)
+                    for folder in job.folders:
+                        self._disk.sync_folder(folder)
+                except OSError as error:
+                    commit.errors[number] = error
+                with commit.lock:
+                    commit.left -= 1
+                    last = not commit.left
+                if last:
+                    self._loop.call_soon_threadsafe(self._finish, commit)
+
+    def _finish(self, commit: _Round) -> None:
+        self._in_flight = False
+        checkpoints = []
+        for job, error in zip(commit.jobs, commit.errors, strict=True):
+            job.partition.end_sync(job, error)
+            if job.checkpoint is not None and error is None:
+                checkpoints.append(job.checkpoint)
+        if checkpoints:
+            self._save(checkpoints)
+        if self._dirty:
+            self._scheduled = True
+            self._begin()
+        else:
+            self._idle.set()
