@@ -1,0 +1,101 @@
+"""Aggregates as plain values: what `.agg(...)` of a window takes, whoever computes them.
+
+Their names are those of the field, some of them Python's own too: use them through the package, as in
+`hr.sum("amount")`.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.errors import InputError
+
+__all__ = [
+    "Aggregate",
+    "AggregateKind",
+    "collect",
+    "count",
+    "count_distinct",
+    "first",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "sum",
+]
+
+
+class AggregateKind(Enum):
+    COUNT = "count"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"
+    FIRST = "first"
+    LAST = "last"
+    COUNT_DISTINCT = "count_distinct"
+    COLLECT = "collect"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One figure over the rows of a window; the column is None only where rows are counted."""
+
+    kind: AggregateKind
+    column: str | None
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}({self.column or '*'})"
+
+
+def count(column: str | None = None) -> Aggregate:
+    """How many rows, or how many values of a column that are not null."""
+    return Aggregate(AggregateKind.COUNT, None) if column is None else _of(AggregateKind.COUNT, column)
+
+
+def sum(column: str) -> Aggregate:
+    """The sum of the values; null where there are none."""
+    return _of(AggregateKind.SUM, column)
+
+
+def min(column: str) -> Aggregate:
+    """The smallest value."""
+    return _of(AggregateKind.MIN, column)
+
+
+def max(column: str) -> Aggregate:
+    """The largest value."""
+    return _of(AggregateKind.MAX, column)
+
+
+def mean(column: str) -> Aggregate:
+    """The average of the values that are not null."""
+    return _of(AggregateKind.MEAN, column)
+
+
+def first(column: str) -> Aggregate:
+    """The value of the earliest row by event time."""
+    return _of(AggregateKind.FIRST, column)
+
+
+def last(column: str) -> Aggregate:
+    """The value of the latest row by event time."""
+    return _of(AggregateKind.LAST, column)
+
+
+def count_distinct(column: str) -> Aggregate:
+    """How many different values that are not null."""
+    return _of(AggregateKind.COUNT_DISTINCT, column)
+
+
+def collect(column: str) -> Aggregate:
+    """All values that are not null, as an array in the order of event time."""
+    return _of(AggregateKind.COLLECT, column)
+
+
+def _of(kind: AggregateKind, column: str) -> Aggregate:
+    if not isinstance(column, str) or not column.strip():
+        raise InputError(
+            f"{kind.value} of {column!r}: an aggregate takes the name of a column",
+            next_step=f'write {kind.value}("amount"); compute new columns before the window',
+        )
+    return Aggregate(kind, column)

@@ -1,0 +1,59 @@
+"""The words a declaration chooses from: guarantees, latencies, formats and state stores."""
+
+from enum import Enum
+from typing import Self
+
+from headrace.errors import InputError
+from headrace.topology.nearest import did_you_mean
+
+__all__ = ["Format", "Guarantee", "Latency", "StateStore"]
+
+
+class Choice(Enum):
+    """A choice among words: said as text, kept as a member."""
+
+    @classmethod
+    def of(cls, value: str | Self) -> Self:
+        """Read the word; an unknown one is refused with the nearest that is known."""
+        if isinstance(value, cls):
+            return value
+        for member in cls:
+            if member.value == value:
+                return member
+        raise InputError(
+            f"{value!r} is no {cls.__name__.lower()}",
+            next_step=did_you_mean(str(value), [member.value for member in cls]),
+        )
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Guarantee(Choice):
+    """How often an event takes effect on the sink, whatever crashes. The strongest comes first."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+    AT_MOST_ONCE = "at-most-once"
+
+
+class Latency(Choice):
+    """How Spark runs a node: batch by batch, or row by row in its real-time mode."""
+
+    MICRO_BATCH = "micro-batch"
+    REAL_TIME = "real-time"
+
+
+class Format(Choice):
+    """What the bytes of a record's value are."""
+
+    JSON = "json"
+    STRING = "string"
+    BYTES = "bytes"
+
+
+class StateStore(Choice):
+    """Where Spark keeps what a node remembers between batches."""
+
+    ROCKSDB = "rocksdb"
+    MEMORY = "memory"
