@@ -1,0 +1,334 @@
+"""The app: where a pipeline is declared. Declaring does no work; `topology()` checks and connects it."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any, TypeAlias, TypeVar, overload
+
+from headrace.errors import Problem, TopologyError
+from headrace.topology.choices import Format, Guarantee, Latency, StateStore
+from headrace.topology.declaring import Declaration, KeyLike, column_of, name_of, names_of, parameters_of
+from headrace.topology.duration import Duration, DurationLike
+from headrace.topology.graph import Topology
+from headrace.topology.nodes import LATE, REJECTED, Files, Node, Rate, Step, Stream, Topic, View
+from headrace.topology.place import place_of_caller
+from headrace.topology.schema import SchemaLike
+from headrace.topology.sources import RATE_SCHEMA, read_source, record_columns_of
+from headrace.topology.times import ColumnTime, EventTimeLike
+from headrace.topology.wiring import connect
+
+__all__ = ["App"]
+
+Function: TypeAlias = Callable[..., Any]
+N = TypeVar("N", bound=Node)
+
+APP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")  # it names a PostgreSQL schema and a folder
+CHANNEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+NO_LATENESS = Duration(0)
+
+
+class App:
+    """A pipeline: topics and files that feed it, and functions that make streams and views of them."""
+
+    def __init__(self, name: str, *, prefix: str = "", state: str = "rocksdb") -> None:
+        self.name = name
+        self.prefix = prefix
+        self.place = place_of_caller()
+        self._nodes: list[Node] = []
+        self._problems: list[Problem] = []
+        declaration = Declaration(f"app {name!r}", self.place, self._problems)
+        self.state = declaration.read("state", StateStore.of, state, StateStore.ROCKSDB)
+        if not APP_NAME.fullmatch(name):
+            declaration.problem(
+                "the name cannot name a schema in PostgreSQL",
+                "use at most 63 letters, digits, '_' and '-', starting with a letter",
+            )
+        if prefix:
+            declaration.check_topic_name(prefix)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All that was declared, in the order of declaration."""
+        return tuple(self._nodes)
+
+    def topic(
+        self,
+        name: str,
+        schema: SchemaLike | None = None,
+        *,
+        key: KeyLike = None,
+        event_time: EventTimeLike | None = None,
+        lateness: DurationLike | None = None,
+        ahead: DurationLike | None = "1 hour",
+        topic: str | None = None,
+        format: str = "json",
+        record_columns: Sequence[str] = (),
+    ) -> Topic:
+        """A topic that others write.
+
+        `lateness` is how far behind the newest event a row may come; a row whose event time is more than
+        `ahead` beyond its record's own timestamp is rejected. `topic` is the topic's full name where that is
+        not the app's prefix and the node's name. `record_columns` adds columns of the record itself: `_key`,
+        `_topic`, `_partition`, `_offset`, `_timestamp`, `_headers`.
+        """
+        declaration = self._declaration("topic", name)
+        topic_name = self._topic_name(declaration, name, topic)
+        format_ = declaration.read("format", Format.of, format, None)
+        extra = declaration.read("record_columns", record_columns_of, record_columns, ())
+        read = read_source(declaration, schema, format_, key, event_time, lateness, ahead, extra)
+        if (
+            read.event_time is not None
+            and read.event_time.column == "_timestamp"
+            and "_timestamp" not in extra
+        ):
+            extra = (*extra, "_timestamp")
+        return self._add(
+            declaration,
+            Topic(
+                app_name=self.name,
+                name=name,
+                place=declaration.place,
+                schema=read.schema,
+                key=read.key,
+                event_time=read.event_time,
+                lateness=read.lateness,
+                ahead=read.ahead,
+                topic_name=topic_name,
+                format=format_ or Format.JSON,
+                record_columns=extra,
+            ),
+        )
+
+    def files(
+        self,
+        name: str,
+        schema: SchemaLike,
+        *,
+        path: str,
+        key: KeyLike = None,
+        event_time: EventTimeLike | None = None,
+        lateness: DurationLike | None = None,
+    ) -> Files:
+        """A folder in which files of JSON lines appear. For trying things: each file is read once, whole."""
+        declaration = self._declaration("files", name)
+        topic_name = self._topic_name(declaration, name, None)
+        read = read_source(declaration, schema, Format.JSON, key, event_time, lateness, None, None)
+        if not path:
+            declaration.problem("path is empty", 'name a folder: path="payments/"')
+        return self._add(
+            declaration,
+            Files(
+                app_name=self.name,
+                name=name,
+                place=declaration.place,
+                schema=read.schema,
+                key=read.key,
+                event_time=read.event_time,
+                lateness=read.lateness,
+                ahead=None,
+                path=path,
+                topic_name=topic_name,
+            ),
+        )
+
+    def rate(self, name: str, rows_per_second: int = 1) -> Rate:
+        """Rows `timestamp TIMESTAMP, value BIGINT` at a steady pace, numbered from 0. For trying things."""
+        declaration = self._declaration("rate", name)
+        if rows_per_second < 1:
+            declaration.problem(f"rows_per_second is {rows_per_second}", "make it at least 1")
+        return self._add(
+            declaration,
+            Rate(
+                app_name=self.name,
+                name=name,
+                place=declaration.place,
+                schema=RATE_SCHEMA,
+                key=(),
+                event_time=ColumnTime("timestamp"),
+                lateness=NO_LATENESS,
+                ahead=None,
+                rows_per_second=rows_per_second,
+            ),
+        )
+
+    @overload
+    def stream(self, function: Function, /) -> Stream: ...
+
+    @overload
+    def stream(
+        self,
+        *,
+        key: KeyLike = None,
+        event_time: str | None = None,
+        lateness: DurationLike | None = None,
+        channels: Sequence[str] = (),
+        guarantee: str = "exactly-once",
+        latency: str = "micro-batch",
+        topic: str | None = None,
+    ) -> Callable[[Function], Stream]: ...
+
+    def stream(
+        self,
+        function: Function | None = None,
+        *,
+        key: KeyLike = None,
+        event_time: str | None = None,
+        lateness: DurationLike | None = None,
+        channels: Sequence[str] = (),
+        guarantee: str = "exactly-once",
+        latency: str = "micro-batch",
+        topic: str | None = None,
+    ) -> Stream | Callable[[Function], Stream]:
+        """A function whose rows become a topic; with `channels` it returns a dict of them, a topic each.
+
+        Unless said otherwise the event time is the window's end or the upstream's column, and the lateness
+        the upstream's.
+        """
+
+        def declare(function: Function) -> Stream:
+            name = name_of(function)
+            declaration = self._declaration("stream", name)
+            declared = declaration.read("channels", names_of, channels, ())
+            _check_channels(declaration, declared)
+            kept = declaration.read("guarantee", Guarantee.of, guarantee, None)
+            speed = declaration.read("latency", Latency.of, latency, Latency.MICRO_BATCH)
+            if speed is Latency.REAL_TIME and kept not in (None, Guarantee.AT_LEAST_ONCE):
+                declaration.problem(
+                    f'latency="real-time" cannot keep {kept}: Spark\'s real-time sink is at-least-once',
+                    'say guarantee="at-least-once", or leave latency out',
+                )
+            return self._add(
+                declaration,
+                Stream(
+                    app_name=self.name,
+                    name=name,
+                    place=declaration.place,
+                    function=function,
+                    parameters=parameters_of(function, declaration),
+                    topic_name=self._topic_name(declaration, name, topic),
+                    key=declaration.read("key", names_of, key, ()),
+                    event_time=declaration.read("event_time", column_of, event_time, None),
+                    lateness=None
+                    if lateness is None
+                    else declaration.read("lateness", Duration.of, lateness, None),
+                    channels=declared,
+                    guarantee=kept or Guarantee.EXACTLY_ONCE,
+                    latency=speed,
+                ),
+            )
+
+        return declare if function is None else declare(function)
+
+    @overload
+    def view(self, function: Function, /) -> View: ...
+
+    @overload
+    def view(
+        self, *, key: KeyLike = None, order_by: KeyLike = None, guarantee: str = "exactly-once"
+    ) -> Callable[[Function], View]: ...
+
+    def view(
+        self,
+        function: Function | None = None,
+        *,
+        key: KeyLike = None,
+        order_by: KeyLike = None,
+        guarantee: str = "exactly-once",
+    ) -> View | Callable[[Function], View]:
+        """A function whose rows become the PostgreSQL table `<app>.<name>`, one row a key.
+
+        Of several rows of a key the last read wins, or the greatest by `order_by`; one whose `_deleted` is
+        true deletes the key.
+        """
+
+        def declare(function: Function) -> View:
+            name = name_of(function)
+            declaration = self._declaration("view", name)
+            columns = declaration.read("key", names_of, key, None)
+            if columns == ():
+                declaration.problem("a view needs a key", 'say which columns tell its rows apart: key="id"')
+            return self._add(
+                declaration,
+                View(
+                    app_name=self.name,
+                    name=name,
+                    place=declaration.place,
+                    function=function,
+                    parameters=parameters_of(function, declaration),
+                    topic_name=self._topic_name(declaration, name, None),
+                    key=columns or (),
+                    order_by=declaration.read("order_by", names_of, order_by, ()),
+                    guarantee=declaration.read("guarantee", Guarantee.of, guarantee, Guarantee.EXACTLY_ONCE),
+                ),
+            )
+
+        return declare if function is None else declare(function)
+
+    def step(self, function: Function) -> Step:
+        """A function with no sink: it becomes part of whatever uses it."""
+        name = name_of(function)
+        declaration = self._declaration("step", name)
+        return self._add(
+            declaration,
+            Step(
+                app_name=self.name,
+                name=name,
+                place=declaration.place,
+                function=function,
+                parameters=parameters_of(function, declaration),
+            ),
+        )
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Everything that is wrong with the declarations, in the order of the file."""
+        return self._connected()[1]
+
+    def topology(self) -> Topology:
+        """The graph, once every declaration holds; otherwise a TopologyError with all problems."""
+        topology, problems = self._connected()
+        if topology is None:
+            raise TopologyError(problems)
+        return topology
+
+    def _connected(self) -> tuple[Topology | None, tuple[Problem, ...]]:
+        inputs, found = connect(self.name, self.nodes)
+        problems = tuple(sorted((*self._problems, *found), key=lambda problem: (problem.file, problem.line)))
+        return (None if problems else Topology(self.name, self.nodes, inputs)), problems
+
+    def _declaration(self, kind: str, name: str) -> Declaration:
+        declaration = Declaration(f"{kind} {name!r}", place_of_caller(), self._problems)
+        declaration.check_node_name(name)
+        return declaration
+
+    def _topic_name(self, declaration: Declaration, name: str, topic: str | None) -> str:
+        topic_name = self.prefix + name if topic is None else topic
+        declaration.check_topic_name(topic_name)
+        return topic_name
+
+    def _add(self, declaration: Declaration, node: N) -> N:
+        for other in self._nodes:
+            if other.name.casefold() == node.name.casefold():
+                # Checkpoints are folders named after nodes, and some file systems ignore case.
+                taken = (
+                    "is taken" if other.name == node.name else f"is, but for its case, {other.name!r}, taken"
+                )
+                declaration.problem(
+                    f"the name {taken} by the {other.kind} at {other.place}", "choose another"
+                )
+                break
+        self._nodes.append(node)
+        return node
+
+
+def _check_channels(declaration: Declaration, channels: tuple[str, ...]) -> None:
+    taken = {*dir(Stream), *(field.name for field in fields(Stream)), LATE, REJECTED}
+    for channel in channels:
+        if channel in taken:
+            declaration.problem(
+                f"the channel {channel!r} has a name that a stream uses itself", "rename the channel"
+            )
+        elif not CHANNEL_NAME.fullmatch(channel):
+            declaration.problem(
+                f"the channel {channel!r} cannot be an attribute's name",
+                "use letters, digits and _, starting with a letter",
+            )

@@ -1,0 +1,131 @@
+"""Reading what a declaration was given: what cannot be read becomes a problem, and reading goes on."""
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from headrace.errors import InputError, Problem
+from headrace.topology.datatypes import DataType, Decimal, Primitive
+from headrace.topology.nearest import did_you_mean
+from headrace.topology.nodes import Channel, Node, Parameter
+from headrace.topology.place import Place
+from headrace.topology.schema import Schema
+
+__all__ = ["Declaration", "KeyLike", "column_of", "name_of", "names_of", "parameters_of"]
+
+KeyLike: TypeAlias = str | Sequence[str] | None
+T = TypeVar("T")
+D = TypeVar("D")
+
+NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+LONGEST_NODE_NAME = 63  # a view's name is a PostgreSQL identifier
+LONGEST_TOPIC_NAME = 249 - len(".rejected")  # Kafka's limit, with room for what cannot be used
+
+
+class Declaration:
+    """One declaration being read: what it is called, where it stands, and what is wrong with it."""
+
+    def __init__(self, label: str, place: Place, problems: list[Problem]) -> None:
+        self.label = label
+        self.place = place
+        self._problems = problems
+
+    def problem(self, message: str, next_step: str | None = None) -> None:
+        self._problems.append(problem_at(self.place, f"{self.label}: {message}", next_step))
+
+    def read(self, option: str, parse: Callable[[Any], T], value: Any, otherwise: D) -> T | D:
+        """The parsed value; a value that cannot be parsed is a problem and gives `otherwise`."""
+        try:
+            return parse(value)
+        except InputError as error:
+            self.problem(f"{option}: {error.problem}", error.next_step)
+            return otherwise
+
+    def check_node_name(self, name: str) -> None:
+        if not NODE_NAME.fullmatch(name):
+            self.problem(
+                f"the name {name!r} cannot be a parameter's name",
+                "use letters, digits and _, starting with a letter",
+            )
+        elif len(name) > LONGEST_NODE_NAME:
+            self.problem(f"the name has {len(name)} characters; {LONGEST_NODE_NAME} are allowed")
+
+    def check_topic_name(self, topic_name: str) -> None:
+        if not TOPIC_NAME.fullmatch(topic_name) or topic_name in (".", ".."):
+            self.problem(f"{topic_name!r} cannot be a topic's name", "use letters, digits, '.', '_' and '-'")
+        elif len(topic_name) > LONGEST_TOPIC_NAME:
+            self.problem(f"the topic's name is longer than {LONGEST_TOPIC_NAME} characters")
+
+    def check_key(self, key: tuple[str, ...], schema: Schema, also: Sequence[str]) -> None:
+        for name in key:
+            if name in schema:
+                if not _has_text(schema[name].type):
+                    self.problem(
+                        f"key {name!r} is {schema[name].type.ddl}, which has no text of its own",
+                        "make a column of plain type the key",
+                    )
+            elif name not in also:
+                self.problem(f"key {name!r} is no column of it", did_you_mean(name, schema.names))
+
+    def check_timestamp(self, option: str, name: str, schema: Schema) -> None:
+        if name == "_timestamp":
+            return
+        if name not in schema:
+            self.problem(f"{option} {name!r} is no column of it", did_you_mean(name, schema.names))
+        elif schema[name].type is not Primitive.TIMESTAMP:
+            self.problem(f"{option} {name!r} is {schema[name].type.ddl}", "make it TIMESTAMP in the schema")
+
+
+def problem_at(place: Place, message: str, next_step: str | None = None) -> Problem:
+    return Problem(message, place.shown_file, place.line, next_step)
+
+
+def names_of(value: KeyLike) -> tuple[str, ...]:
+    """One name or several, as a tuple."""
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence):
+        raise InputError(f"{value!r} is neither a name nor a list of names")
+    names = (value,) if isinstance(value, str) else tuple(value)
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{name!r} is no name")
+    if len(set(names)) < len(names):
+        raise InputError(f"a name stands twice in {list(names)}")
+    return names
+
+
+def column_of(value: str | None) -> str | None:
+    """The column a stream's event time is in, which its function has to give: other times are a topic's."""
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise InputError(f"{value!r} is no column's name", next_step="name a column that the function returns")
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a function is called. A thing without a name gets one that no node may have."""
+    return str(getattr(function, "__name__", f"<{type(function).__name__}>"))
+
+
+def parameters_of(function: Callable[..., Any], declaration: Declaration) -> tuple[Parameter, ...]:
+    """The upstreams a function's signature names. Defaults that are no node stay ordinary defaults."""
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        declaration.problem("a node is a plain function", "return a DataFrame: no async, no yield")
+    parameters = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            declaration.problem(
+                f"the parameter {str(parameter)!r} cannot name an upstream",
+                "name each upstream by one",
+            )
+        elif isinstance(parameter.default, Node | Channel):
+            parameters.append(Parameter(parameter.name, parameter.default))
+        elif parameter.default is parameter.empty:
+            parameters.append(Parameter(parameter.name, parameter.name))
+    return tuple(parameters)
+
+
+def _has_text(type_: DataType) -> bool:
+    return isinstance(type_, Decimal) or (isinstance(type_, Primitive) and type_ is not Primitive.BINARY)

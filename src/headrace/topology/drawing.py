@@ -1,0 +1,110 @@
+"""The graph for people: in the terminal, and as Mermaid."""
+
+from collections.abc import Iterator
+
+from headrace.topology.choices import Latency
+from headrace.topology.graph import Topology
+from headrace.topology.nodes import (
+    Channel,
+    Files,
+    Node,
+    QueryNode,
+    Rate,
+    Source,
+    Stream,
+    Topic,
+    View,
+    node_of,
+)
+
+__all__ = ["as_mermaid", "as_text"]
+
+SHAPES = {
+    "topic": ("[/", "/]"),
+    "files": ("[/", "/]"),
+    "rate": ("[/", "/]"),
+    "step": ("(", ")"),
+    "stream": ("[", "]"),
+    "view": ("[(", ")]"),
+}
+
+
+def as_text(topology: Topology) -> str:
+    """A tree from each source down. A node that several feed is drawn once, and named where met again."""
+    lines = [topology.app_name]
+    drawn: set[Node] = set()
+    for node in topology.order:
+        if not topology.inputs(node):
+            lines += ["", _headline(topology, node), *_branches(topology, node, drawn, "")]
+    return "\n".join(lines) + "\n"
+
+
+def as_mermaid(topology: Topology) -> str:
+    """A flowchart: sources slanted, streams square, steps round, views as cylinders."""
+    lines = ["flowchart LR"]
+    for node in topology.order:
+        opening, closing = SHAPES[node.kind]
+        label = "<br/>".join(_escaped(part) for part in (node.name, *_facts(topology, node)))
+        lines.append(f'    {_id(node)}{opening}"{label}"{closing}')
+    for node in topology.order:
+        for feed in topology.inputs(node).values():
+            label = f'|"{_escaped(feed.name)}"|' if isinstance(feed, Channel) else ""
+            lines.append(f"    {_id(node_of(feed))} -->{label} {_id(node)}")
+    return "\n".join(lines) + "\n"
+
+
+def _branches(topology: Topology, node: Node, drawn: set[Node], indent: str) -> Iterator[str]:
+    readers = [
+        (feed.name if isinstance(feed, Channel) else "", reader)
+        for reader in topology.order
+        for feed in dict.fromkeys(topology.inputs(reader).values())
+        if node_of(feed) is node
+    ]
+    for position, (channel, reader) in enumerate(readers):
+        last = position == len(readers) - 1
+        arrow = ("└─" if last else "├─") + (f"{channel}─▶ " if channel else "▶ ")
+        if reader in drawn:
+            yield f"{indent}{arrow}{reader.name} (above)"
+            continue
+        drawn.add(reader)
+        yield f"{indent}{arrow}{_headline(topology, reader)}"
+        yield from _branches(topology, reader, drawn, indent + ("   " if last else "│  "))
+
+
+def _headline(topology: Topology, node: Node) -> str:
+    return "  ".join([node.name, " · ".join([node.kind, *_facts(topology, node)])])
+
+
+def _facts(topology: Topology, node: Node) -> Iterator[str]:
+    """What a person wants to know of a node beyond its name."""
+    match node:
+        case Topic() | Stream() if node.topic_name != node.name:
+            yield f"topic {node.topic_name}"
+        case View():
+            yield f"table {node.table_name}"
+        case Files():
+            yield f"in {node.path}"
+        case Rate():
+            yield f"{node.rows_per_second} rows/s"
+    if isinstance(node, Source | QueryNode) and node.key:
+        yield f"key {', '.join(node.key)}"
+    if isinstance(node, Source | Stream) and node.event_time is not None:
+        yield f"event time {node.event_time}"
+        yield f"lateness {topology.lateness(node)}"
+    if isinstance(node, Stream) and node.channels:
+        yield f"channels {', '.join(node.channels)}"
+    if isinstance(node, Stream) and node.latency is Latency.REAL_TIME:
+        yield str(node.latency)
+    if isinstance(node, QueryNode):
+        yield str(node.guarantee)
+        for feed in topology.rejects_written_by(node):
+            yield f"writes {feed.topic_name}.rejected"
+
+
+def _id(node: Node) -> str:
+    # A node may be called "end" or "graph", which mean something to Mermaid.
+    return f"node_{node.name}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,139 @@
+"""The graph of an app whose declarations hold: who reads what, in which order, and who writes the rejects."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headrace.topology.choices import Guarantee, Latency
+from headrace.topology.duration import Duration
+from headrace.topology.nodes import (
+    REJECTED,
+    Channel,
+    Feed,
+    Files,
+    Node,
+    QueryNode,
+    Rate,
+    Source,
+    Stream,
+    Topic,
+    View,
+    node_of,
+)
+from headrace.topology.order import is_upstream, topological_order
+from headrace.topology.wiring import Inputs, feeds_through_steps
+
+__all__ = ["Topology"]
+
+STRONGEST_FIRST = list(Guarantee)
+
+
+class Topology:
+    """An app's nodes and how they hang together. It never changes: an app makes a new one each time."""
+
+    def __init__(self, app_name: str, nodes: Sequence[Node], inputs: Inputs) -> None:
+        self.app_name = app_name
+        self._inputs = inputs
+        self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
+        declared = [node for node in nodes if isinstance(node, QueryNode)]
+        self._feeds = {query: feeds_through_steps(query, inputs) for query in declared}
+        self._readers: dict[Feed, list[QueryNode]] = {}
+        for query, feeds in self._feeds.items():
+            for feed in feeds:
+                self._readers.setdefault(feed, []).append(query)
+        self.order = self._ordered(nodes)
+        self.queries = tuple(node for node in self.order if isinstance(node, QueryNode))
+
+    def inputs(self, node: Node) -> Mapping[str, Feed]:
+        """What each parameter of a node's function stands for; steps among them."""
+        return self._inputs[node]
+
+    def feeds(self, query: QueryNode) -> tuple[Feed, ...]:
+        """What a query reads: the sources, streams and channels above it, steps seen through; each once."""
+        return self._feeds[query]
+
+    def readers(self, feed: Feed) -> tuple[QueryNode, ...]:
+        """The queries that read it, in the order of declaration."""
+        return tuple(self._readers.get(feed, ()))
+
+    def reject_writer(self, feed: Feed) -> QueryNode | None:
+        """The one reader that writes a feed's rejects: of the strongest guarantee, and the first declared.
+
+        Streams come before views, since their transaction covers the rejects as well.
+        """
+        if isinstance(feed, Rate) or (isinstance(feed, Channel) and feed.name == REJECTED):
+            return None
+        return min(self.readers(feed), key=_reject_rank, default=None)
+
+    def rejects_written_by(self, query: QueryNode) -> tuple[Feed, ...]:
+        """The feeds whose unusable rows this query writes to `<topic>.rejected`."""
+        return tuple(feed for feed in self.feeds(query) if self.reject_writer(feed) is query)
+
+    def lateness(self, node: Node) -> Duration:
+        """How late rows of a node may be: what it says, else the largest lateness among what it reads."""
+        if isinstance(node, Source):
+            return node.lateness
+        if isinstance(node, Stream) and node.lateness is not None:
+            return node.lateness
+        return max(
+            (self.lateness(node_of(feed)) for feed in self._inputs[node].values()), default=Duration(0)
+        )
+
+    def describe(self, query: QueryNode) -> dict[str, Any]:
+        """What a query's checkpoint depends on among the declarations, as plain values to compare."""
+        described: dict[str, Any] = {
+            "kind": query.kind,
+            "key": list(query.key),
+            "lateness": str(self.lateness(query)),
+            "sources": dict(sorted(self._describe_feed(feed) for feed in self.feeds(query))),
+            "rejects": sorted(_identity(feed) for feed in self.rejects_written_by(query)),
+        }
+        match query:
+            case Stream():
+                described |= {"event_time": query.event_time, "channels": sorted(query.channels)}
+            case View():
+                described |= {"order_by": list(query.order_by)}
+        return described
+
+    def _describe_feed(self, feed: Feed) -> tuple[str, dict[str, Any]]:
+        node = node_of(feed)
+        described: dict[str, Any] = {"kind": node.kind, "lateness": str(self.lateness(node))}
+        match node:
+            case Source():
+                described |= {
+                    "key": list(node.key),
+                    "event_time": None if node.event_time is None else str(node.event_time),
+                    "ahead": None if node.ahead is None else str(node.ahead),
+                }
+            case Stream():
+                described |= {"key": list(node.key), "event_time": node.event_time}
+        if isinstance(node, Topic):
+            described["format"] = str(node.format)
+        return _identity(feed), described
+
+    def _ordered(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
+        upstreams = {node: [node_of(feed) for feed in self._inputs[node].values()] for node in nodes}
+        # Who reads rejects comes after who writes them, unless its own rows lead back there: rejects are
+        # written when a row is read, before any function sees it, so such a loop is one of order alone.
+        for feed, readers in self._readers.items():
+            if isinstance(feed, Channel) and feed.name == REJECTED:
+                writer = self.reject_writer(feed.node)
+                for reader in readers:
+                    if writer is not None and not is_upstream(reader, writer, upstreams):
+                        upstreams[reader].append(writer)
+        return topological_order(nodes, upstreams)
+
+
+def _reject_rank(query: QueryNode) -> tuple[int, bool, bool]:
+    real_time = isinstance(query, Stream) and query.latency is Latency.REAL_TIME
+    return STRONGEST_FIRST.index(query.guarantee), isinstance(query, View), real_time
+
+
+def _identity(feed: Feed) -> str:
+    """What a feed is outside the app: two nodes of different names that read one topic read the same."""
+    match feed:
+        case Rate():
+            return f"rate of {feed.rows_per_second} rows/s"
+        case Files():
+            return f"files in {feed.path}"
+        case _:
+            return f"topic {feed.topic_name}"

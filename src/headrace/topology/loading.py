@@ -1,0 +1,124 @@
+"""From a file to the app it declares."""
+
+import importlib.util
+import sys
+import traceback
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from headrace.errors import Error, InputError, NotLoaded, Problem, TopologyError
+from headrace.topology.app import App
+from headrace.topology.nearest import did_you_mean
+from headrace.topology.place import Place
+
+__all__ = ["load_app"]
+
+
+def load_app(path: str | Path, name: str | None = None) -> App:
+    """Run the file and return its app; with several, the one whose variable or own name is `name`.
+
+    The file runs as `python file.py` would, with its folder first on the path, but not as `__main__`.
+    """
+    file = Path(path).absolute()
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "is not there"
+        raise _not_loaded(
+            Place(str(file), 0), f"the file {what}", "name the Python file that declares the app"
+        )
+    module = _run(file)
+    apps = {variable: value for variable, value in vars(module).items() if isinstance(value, App)}
+    return _chosen(apps, name, Place(str(file), 0))
+
+
+class _FreshLoader(SourceFileLoader):
+    """Compiles the file as it stands now, and leaves nothing compiled in the user's folder."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _run(file: Path) -> ModuleType:
+    module_name = _module_name(file)
+    loader = _FreshLoader(module_name, str(file))
+    spec = importlib.util.spec_from_file_location(module_name, file, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    before = sys.modules.get(module_name)
+    sys.modules[module_name] = module
+    try:
+        loader.exec_module(module)
+    except BaseException as error:
+        if before is None:
+            del sys.modules[module_name]
+        else:
+            sys.modules[module_name] = before
+        if isinstance(error, Exception | SystemExit):
+            raise _failure(error, file) from error
+        raise
+    return module
+
+
+def _module_name(file: Path) -> str:
+    """The name other files import it by, unless that name is taken or cannot be imported."""
+    known = sys.modules.get(file.stem)
+    is_free = known is None or getattr(known, "__file__", None) == str(file)
+    if file.stem.isidentifier() and is_free and file.stem not in sys.stdlib_module_names:
+        return file.stem
+    return f"headrace_app_{file.stem}"
+
+
+def _failure(error: Exception | SystemExit, file: Path) -> Error:
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        place = Place(error.filename, error.lineno or 0)
+        return _not_loaded(place, f"not Python: {error.msg}", None)
+    place = _last_line_in(error, file)
+    match error:
+        case TopologyError():
+            return error
+        case InputError():
+            return _not_loaded(place, error.problem, error.next_step)
+        case ModuleNotFoundError() if error.name:
+            step = f"install what provides it, or put {error.name.partition('.')[0]}.py beside the file"
+            return _not_loaded(place, f"no module named {error.name!r}", step)
+        case SystemExit():
+            step = 'do so under `if __name__ == "__main__":` alone'
+            return _not_loaded(place, "the file ends the program while it is loaded", step)
+        case _:
+            said = traceback.format_exception_only(error)[-1].strip()
+            return _not_loaded(place, f"the file fails while it is loaded: {said}", None)
+
+
+def _last_line_in(error: BaseException, file: Path) -> Place:
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
+    ]
+    return Place(str(file), (lines[-1] if lines else None) or 0)
+
+
+def _chosen(apps: dict[str, App], name: str | None, place: Place) -> App:
+    distinct = {id(app): app for app in apps.values()}
+    if not distinct:
+        raise _not_loaded(place, "the file declares no app", 'add one: app = headrace.App("name")')
+    if name is None:
+        if len(distinct) == 1:
+            return next(iter(distinct.values()))
+        raise _not_loaded(
+            place, f"the file declares several apps: {', '.join(apps)}", "name the one you mean"
+        )
+    if name in apps:
+        return apps[name]
+    named = [app for app in distinct.values() if app.name == name]
+    if len(named) == 1:
+        return named[0]
+    known = dict.fromkeys([*apps, *(app.name for app in distinct.values())])
+    message = f"the file has {'several apps' if named else 'no app'} named {name!r}"
+    raise _not_loaded(
+        place, message, did_you_mean(name, known) if not named else f"name it by: {', '.join(apps)}"
+    )
+
+
+def _not_loaded(place: Place, message: str, next_step: str | None) -> NotLoaded:
+    return NotLoaded([Problem(message, place.shown_file, place.line, next_step)])

@@ -1,0 +1,218 @@
+"""What a pipeline is made of: sources, functions of DataFrames, and the channels that rows leave them by."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from headrace.topology.choices import Format, Guarantee, Latency
+from headrace.topology.duration import Duration
+from headrace.topology.place import Place, place_of_caller
+from headrace.topology.schema import Schema
+from headrace.topology.times import EventTime
+
+__all__ = [
+    "Channel",
+    "Feed",
+    "Files",
+    "FunctionNode",
+    "Node",
+    "Parameter",
+    "QueryNode",
+    "Rate",
+    "Source",
+    "Step",
+    "Stream",
+    "Topic",
+    "View",
+    "node_of",
+]
+
+LATE = "late"
+REJECTED = "rejected"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Node:
+    """Anything with a name in the graph. An attribute it does not have is a channel: `split.eu`."""
+
+    kind: ClassVar[str] = "node"
+
+    app_name: str
+    name: str
+    place: Place
+    topic_name: str = ""
+    """The topic its rows are in; its channels' topics start with it. Empty for what has no topic."""
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        """The channels that can be read from this node."""
+        return ()
+
+    def __getattr__(self, name: str) -> "Channel":
+        # Whether the channel exists is checked with everything else, so that all problems are told at once.
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        return Channel(self, name, place_of_caller())
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self.channel_names]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One of the ways on which rows leave a node."""
+
+    node: Node
+    name: str
+    place: Place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Channel) and self.node is other.node and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash((self.node, self.name))
+
+    @property
+    def topic_name(self) -> str:
+        return f"{self.node.topic_name}.{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.node.name}.{self.name}"
+
+
+Feed: TypeAlias = Node | Channel
+"""Something a node can read."""
+
+
+def node_of(feed: Feed) -> Node:
+    return feed.node if isinstance(feed, Channel) else feed
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Source(Node):
+    """Where rows come from. Rows that cannot be used leave by `.rejected`."""
+
+    schema: Schema
+    key: tuple[str, ...]
+    event_time: EventTime | None
+    lateness: Duration
+    ahead: Duration | None
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        return (REJECTED,)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Topic(Source):
+    """A topic that others write."""
+
+    kind = "topic"
+
+    format: Format
+    record_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Files(Source):
+    """A folder in which JSON files appear, a row a line. For trying things."""
+
+    kind = "files"
+
+    path: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rate(Source):
+    """Spark's source of numbered rows at a steady pace. For trying things."""
+
+    kind = "rate"
+
+    rows_per_second: int
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a node's function, and the upstream it stands for, by name or outright."""
+
+    name: str
+    upstream: "str | Feed"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FunctionNode(Node):
+    """A function from DataFrames to a DataFrame. It stays callable, so that a test can call it."""
+
+    function: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+
+    def __post_init__(self) -> None:
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+            object.__setattr__(self, attribute, getattr(self.function, attribute, None))
+        object.__setattr__(self, "__wrapped__", self.function)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        given = inspect.signature(self.function).bind(*arguments, **named).arguments
+        for parameter in self.parameters:
+            if parameter.name not in given:
+                raise TypeError(
+                    f"{self.name}() needs a DataFrame for {parameter.name!r}: the default only names "
+                    f"the upstream {parameter.upstream}"
+                )
+        return self.function(*arguments, **named)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Step(FunctionNode):
+    """A function with no sink: it is inlined into what uses it."""
+
+    kind = "step"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class QueryNode(FunctionNode):
+    """A function with a sink, so a query of its own."""
+
+    key: tuple[str, ...]
+    guarantee: Guarantee
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stream(QueryNode):
+    """A function whose rows become a topic, or one topic for each of its channels."""
+
+    kind = "stream"
+
+    event_time: str | None
+    lateness: Duration | None
+    channels: tuple[str, ...]
+    latency: Latency
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        return (*self.channels, LATE) if self.channels else (LATE, REJECTED)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class View(QueryNode):
+    """A function whose rows become a PostgreSQL table, `app.name`, up to date by key."""
+
+    kind = "view"
+
+    order_by: tuple[str, ...]
+
+    @property
+    def table_name(self) -> str:
+        return f"{self.app_name}.{self.name}"
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        return (LATE,)

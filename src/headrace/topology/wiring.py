@@ -1,0 +1,154 @@
+"""From signatures to a graph: which upstream each parameter stands for, and all that is wrong with it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from headrace.errors import Problem
+from headrace.topology.choices import Latency
+from headrace.topology.declaring import problem_at
+from headrace.topology.nearest import did_you_mean
+from headrace.topology.nodes import (
+    REJECTED,
+    Channel,
+    Feed,
+    Files,
+    FunctionNode,
+    Node,
+    Parameter,
+    QueryNode,
+    Rate,
+    Step,
+    Stream,
+    View,
+    node_of,
+)
+from headrace.topology.order import cycles_in
+
+__all__ = ["Inputs", "connect", "feeds_through_steps"]
+
+Inputs: TypeAlias = Mapping[Node, Mapping[str, Feed]]
+"""For each node the feed that each of its parameters stands for."""
+
+
+def connect(app_name: str, nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]]:
+    """The inputs of every node, and every problem that shows only once all declarations are known."""
+    problems: list[Problem] = []
+    by_name: dict[str, Node] = {}
+    for node in nodes:
+        by_name.setdefault(node.name, node)
+    inputs: dict[Node, dict[str, Feed]] = {node: {} for node in nodes}
+    for node in nodes:
+        if isinstance(node, FunctionNode):
+            for parameter in node.parameters:
+                feed = (
+                    by_name.get(parameter.upstream)
+                    if isinstance(parameter.upstream, str)
+                    else parameter.upstream
+                )
+                found = _problem_with(node, parameter, feed, app_name, by_name)
+                if found is not None:
+                    problems.append(found)
+                elif feed is not None:
+                    inputs[node][parameter.name] = feed
+            if not node.parameters:
+                problems.append(_problem(node, "it reads nothing", "name what it reads as its parameter"))
+    problems += _topic_problems(nodes)
+    cycles = _cycle_problems(nodes, inputs)
+    problems += cycles
+    if not cycles:
+        problems += _reading_problems(nodes, inputs)
+    return inputs, problems
+
+
+def feeds_through_steps(node: Node, inputs: Inputs) -> tuple[Feed, ...]:
+    """The topics, files and rates that a node reads, by itself or through the steps it uses; each once."""
+    feeds: dict[Feed, None] = {}
+    for feed in inputs[node].values():
+        feeds |= dict.fromkeys(feeds_through_steps(feed, inputs) if isinstance(feed, Step) else (feed,))
+    return tuple(feeds)
+
+
+def _problem(node: Node, message: str, next_step: str | None = None) -> Problem:
+    return problem_at(node.place, f"{node.kind} {node.name!r}: {message}", next_step)
+
+
+def _problem_with(
+    node: FunctionNode, parameter: Parameter, feed: Feed | None, app_name: str, by_name: Mapping[str, Node]
+) -> Problem | None:
+    if feed is None:
+        others = [
+            name for name, other in by_name.items() if other is not node and not isinstance(other, View)
+        ]
+        return _problem(node, f"unknown upstream {parameter.name!r}", did_you_mean(parameter.name, others))
+    upstream = node_of(feed)
+    if upstream is not by_name.get(upstream.name):
+        if upstream.app_name == app_name and upstream.name in by_name:
+            return None  # two nodes of one name: that is a problem of its own, and enough said
+        return _problem(
+            node, f"{feed} belongs to the app {upstream.app_name!r}", "declare its topic in this app"
+        )
+    if isinstance(feed, Channel):
+        if feed.name in upstream.channel_names:
+            return None
+        message = f"{upstream.kind} {upstream.name!r} has no channel {feed.name!r}"
+        step = did_you_mean(feed.name, upstream.channel_names)
+        return problem_at(feed.place, f"{node.kind} {node.name!r}: {message}", step or "read the node itself")
+    if isinstance(upstream, View):
+        step = f"read what {upstream.name!r} reads, or make it a stream"
+        return _problem(node, f"the view {upstream.name!r} is a table, not a stream", step)
+    if isinstance(upstream, Stream) and upstream.channels:
+        step = f"name one by a default: {parameter.name}={upstream.name}.{upstream.channels[0]}"
+        return _problem(node, f"the rows of {upstream.name!r} are in its channels", step)
+    return None
+
+
+def _topics_of(node: Node) -> Iterator[str]:
+    """Every topic that a node reads or writes under its own name."""
+    if isinstance(node, Step | Rate):
+        return
+    if not isinstance(node, View | Files) and not (isinstance(node, Stream) and node.channels):
+        yield node.topic_name
+    for channel in node.channel_names:
+        yield f"{node.topic_name}.{channel}"
+
+
+def _topic_problems(nodes: Sequence[Node]) -> Iterator[Problem]:
+    owners: dict[str, Node] = {}
+    for node in nodes:
+        for topic_name in _topics_of(node):
+            owner = owners.setdefault(topic_name, node)
+            if owner.name != node.name:
+                message = (
+                    f"the topic {topic_name!r} is that of the {owner.kind} {owner.name!r} at {owner.place}"
+                )
+                yield _problem(node, message, f"read {owner.name!r} instead, or name another topic")
+                break
+
+
+def _cycle_problems(nodes: Sequence[Node], inputs: Inputs) -> list[Problem]:
+    upstreams = {node: [node_of(feed) for feed in inputs[node].values()] for node in nodes}
+    problems = []
+    for cycle in cycles_in(nodes, upstreams):
+        way = " → ".join(node.name for node in (*cycle, cycle[0]))
+        problems.append(
+            _problem(cycle[0], f"it is its own upstream: {way}", "break the cycle at one of them")
+        )
+    return problems
+
+
+def _reading_problems(nodes: Sequence[Node], inputs: Inputs) -> Iterator[Problem]:
+    queries = [node for node in nodes if isinstance(node, QueryNode)]
+    feeds_of = {node: feeds_through_steps(node, inputs) for node in queries}
+    read = {feed for feeds in feeds_of.values() for feed in feeds}
+    for node, feeds in feeds_of.items():
+        for feed in feeds:
+            if isinstance(feed, Channel) and feed.name == REJECTED and feed.node not in read:
+                step = f"nobody reads {feed.node.name!r}, so nobody rejects its rows: add a node that does"
+                yield _problem(node, f"nothing writes {feed}", step)
+            if (
+                isinstance(node, Stream)
+                and node.latency is Latency.REAL_TIME
+                and isinstance(feed, Rate | Files)
+            ):
+                message = f"{feed.kind} {feed.name!r} cannot feed it: real-time mode reads topics alone"
+                yield _problem(node, message, "leave latency out")
