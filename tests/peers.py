@@ -258,6 +258,10 @@ class Server:
         root = psutil.Process(self.process.pid)
         return [root, *root.children(recursive=True)]
 
+    def segments(self, topic: str, partition: int) -> list[Path]:
+        """The files that hold a partition's records, oldest first."""
+        raise NotImplementedError
+
     def stop(self, limit: float = 60) -> int:
         """Ask it to stop (SIGTERM) and return its exit code."""
         if self.process is None:
@@ -326,6 +330,9 @@ class Headrace(Server):
             self.out,
         )  # fmt: skip
 
+    def segments(self, topic: str, partition: int) -> list[Path]:
+        return sorted(self.data.glob(f"topics/{topic}/*/{partition}/*.log"))
+
     def _listens(self) -> bool:
         ready = self._READY.search(self.out.read_text())
         if ready:
@@ -354,6 +361,9 @@ class ApacheKafka(Server):
              "-cp", libraries, "kafka.Kafka", str(self.config)],
             self.home / "stdout.log",
         )  # fmt: skip
+
+    def segments(self, topic: str, partition: int) -> list[Path]:
+        return sorted(self.data.glob(f"{topic}-{partition}/*.log"))
 
     def _configure(self, libraries: str) -> None:
         self.port, controller = free_port(), free_port()
