@@ -7,7 +7,10 @@ from headrace.errors import (
     InputError,
     KafkaError,
     NotDelivered,
+    NotLoaded,
+    Problem,
     TopicNotFound,
+    TopologyError,
     Unreachable,
 )
 
@@ -20,7 +23,10 @@ __all__ = [
     "InputError",
     "KafkaError",
     "NotDelivered",
+    "NotLoaded",
+    "Problem",
     "TopicNotFound",
+    "TopologyError",
     "Unreachable",
     "__version__",
 ]

@@ -62,7 +62,7 @@ def run(
         raise typer.BadParameter("a group shares out partitions by itself", param_hint="--partition")
     if as_json and key_separator is not None:
         raise typer.BadParameter("--key-separator has no meaning with --json")
-    position = Position.parse(start)
+    position = Position.parse(start, "--from")
     reader = _Reader(connect(kafka, kafka_set), topic, position, isolation, group)
     if group is None:
         reader.assign(partitions)

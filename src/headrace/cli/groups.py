@@ -93,9 +93,8 @@ def describe(
             }
         )
         return
-    print(
-        f"{name}  {_word(group.state)}, {len(members)} members, lag {sum(row['lag'] or 0 for row in partitions)}"
-    )
+    lag = sum(row["lag"] or 0 for row in partitions)
+    print(f"{name}  {_word(group.state)}, {len(members)} members, lag {lag}")
     if members:
         print()
         print_table(
@@ -130,16 +129,16 @@ def reset(
     """Move a group's committed offsets. Shows the moves; --yes makes them."""
     if (to is None) == (shift is None):
         raise typer.BadParameter("say where: either --to or --shift")
-    position = None if to is None else Position.parse(to)
+    position = None if to is None else Position.parse(to, "--to")
     cluster = connect(kafka, kafka_set)
     admin = cluster.admin()
+    _check_unused(cluster, admin, name)
     committed = _committed(cluster, admin, name)
     keys = _chosen(cluster, admin, topics) if topics else sorted(committed)
     if not keys:
         raise GroupNotFound(
             f"group {name!r} has no committed offsets at {kafka}", next_step="name what to set with --topic"
         )
-    _check_unused(cluster, admin, name)
     if position is not None:
         targets = position.resolve(cluster, admin, keys)
     else:

@@ -3,6 +3,7 @@
 Importing this loads librdkafka, so the commands import it only once they run.
 """
 
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import typer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
@@ -88,13 +90,17 @@ class Cluster:
                 return
             except OSError as error:
                 reasons.append((error.strerror or str(error) or type(error).__name__).lower())
-        start = "start one with: headrace broker --data ./log"
-        if self.address != DEFAULT_KAFKA:
-            start += f" --listen {self.address}"
         raise Unreachable(
             f"no Kafka answers at {self.address} ({', '.join(dict.fromkeys(reasons))})",
-            next_step=f"{start}, or name another with --kafka",
+            next_step=f"{self._how_to_start()} or name another with --kafka",
         )
+
+    def _how_to_start(self) -> str:
+        host = addresses(self.address)[0][0]
+        if host not in ("localhost", "::1") and not host.startswith("127."):
+            return "check the name and the port,"
+        listen = "" if self.address == DEFAULT_KAFKA else f" --listen {self.address}"
+        return f"start one with: headrace broker --data ./log{listen},"
 
     @contextmanager
     def asked_to(self, what: str) -> Iterator[None]:
@@ -154,9 +160,8 @@ def addresses(text: str) -> list[tuple[str, int]]:
         host, colon, port = item.strip().rpartition(":")
         host = host.rpartition("://")[2].strip("[]")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise InputError(
-                f"{text!r} is no address",
-                next_step=f"write --kafka HOST:PORT, such as --kafka {DEFAULT_KAFKA}",
+            raise typer.BadParameter(
+                f"{text!r} is no address, write HOST:PORT, such as {DEFAULT_KAFKA}", param_hint="--kafka"
             )
         result.append((host, int(port)))
     return result
@@ -164,5 +169,4 @@ def addresses(text: str) -> list[tuple[str, int]]:
 
 def reason(error: ClientError) -> str:
     """What happened, without the "Broker:" and "Local:" that librdkafka puts before it."""
-    text = error.str() or error.name()
-    return text.removeprefix("Broker: ").removeprefix("Local: ").strip()
+    return re.sub(r"\b(Broker|Local): ", "", error.str() or error.name()).strip()

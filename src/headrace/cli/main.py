@@ -69,9 +69,9 @@ def _run() -> int:
 
 def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
-    message = error.format_message().strip().rstrip(".")
-    if not message:  # a command group named without a command shows its help, which is all there is to say
-        print(context.get_help() if context else "", file=sys.stderr)
+    message = error.format_message().strip().rstrip(".").replace("Value error, ", "")
+    if "\n" in message:  # no mistake but a group of commands named alone, whose message is its help
+        print(message, file=sys.stderr)
         return error.exit_code
     command = context.command_path if context else "headrace"
     return _fail(f"{message[:1].lower()}{message[1:]}; see: {command} --help", error.exit_code)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace import InputError
+import typer
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -32,7 +32,7 @@ class Position:
     value: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> "Position":
+    def parse(cls, text: str, option: str) -> "Position":
         word = text.strip().lower()
         if word in _NAMES:
             return cls(_NAMES[word])
@@ -45,7 +45,9 @@ class Position:
         try:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
-            raise InputError(f"{text!r} is no position", next_step=f"write {POSITION_HELP}") from None
+            raise typer.BadParameter(
+                f"{text!r} is no position, write {POSITION_HELP}", param_hint=option
+            ) from None
         return cls("time", round(moment.timestamp() * 1000))  # without a zone, the machine's own
 
     def resolve(

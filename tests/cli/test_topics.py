@@ -1,0 +1,68 @@
+"""`headrace topics` against a real broker."""
+
+import json
+
+from tests.conftest import Headrace
+
+
+def test_a_topic_from_creation_to_deletion(headrace: Headrace, topic: str) -> None:
+    created = headrace.ok("topics", "create", topic, "--partitions", "3", "--set", "retention.ms=3600000")
+    assert created == f"created {topic}\n"
+    listed = {row["topic"]: row for row in json.loads(headrace.ok("topics", "list", "--json"))}
+    assert listed[topic] == {"topic": topic, "partitions": 3, "replicas": 1}
+    assert any(line.split() == [topic, "3", "1"] for line in headrace.ok("topics", "list").splitlines())
+
+    described = json.loads(headrace.ok("topics", "describe", topic, "--json"))
+    assert described["topic"] == topic
+    assert [row["partition"] for row in described["partitions"]] == [0, 1, 2]
+    assert all(row["start"] == row["end"] == 0 for row in described["partitions"])
+    assert described["settings"]["retention.ms"]["value"] == "3600000"
+
+    headrace.ok("topics", "alter", topic, "--set", "retention.ms=7200000", "--partitions", "5")
+    described = json.loads(headrace.ok("topics", "describe", topic, "--json"))
+    assert len(described["partitions"]) == 5
+    assert described["settings"]["retention.ms"]["value"] == "7200000"
+    headrace.ok("topics", "alter", topic, "--unset", "retention.ms")
+    assert "retention.ms" not in json.loads(headrace.ok("topics", "describe", topic, "--json"))["settings"]
+
+    assert headrace.ok("topics", "delete", topic, "--yes") == f"deleted {topic}\n"
+    assert f"topic '{topic}' does not exist" in headrace.fails("topics", "describe", topic)
+
+
+def test_describe_counts_what_is_there_and_shows_every_setting_when_asked(
+    headrace: Headrace, topic: str
+) -> None:
+    headrace.ok("topics", "create", topic)
+    headrace.ok("produce", topic, stdin="a\nb\n")
+    described = json.loads(headrace.ok("topics", "describe", topic, "--all-settings", "--json"))
+    assert described["partitions"][0]["end"] == 2
+    assert described["settings"]["retention.ms"]["source"] == "default config"
+    text = headrace.ok("topics", "describe", topic, "--all-settings")
+    assert text.startswith(f"{topic}  (id ")
+    assert "retention.ms" in text
+
+
+def test_creating_twice_is_an_error_unless_it_may_be_there(headrace: Headrace, topic: str) -> None:
+    headrace.ok("topics", "create", topic)
+    assert f"topic '{topic}' already exists" in headrace.fails("topics", "create", topic)
+    assert headrace.ok("topics", "create", topic, "--if-missing") == f"{topic} is already there\n"
+
+
+def test_what_the_broker_refuses_is_said_in_its_words(headrace: Headrace, topic: str) -> None:
+    assert "retention.mss" in headrace.fails("topics", "create", topic, "--set", "retention.mss=1")
+    headrace.ok("topics", "create", topic, "--partitions", "2")
+    assert "partition" in headrace.fails("topics", "alter", topic, "--partitions", "1")
+    assert "could not create topic 'a/b'" in headrace.fails("topics", "create", "a/b")
+
+
+def test_a_missing_topic_is_named_and_never_created_by_asking(headrace: Headrace, topic: str) -> None:
+    for words in (["describe"], ["alter", "--set", "retention.ms=1"], ["delete", "--yes"]):
+        assert f"topic '{topic}' does not exist" in headrace.fails("topics", words[0], topic, *words[1:])
+    assert "does not exist" in headrace.fails("consume", topic, "--exit-at-end")
+    assert topic not in headrace.ok("topics", "list")
+
+
+def test_deleting_without_a_person_to_ask_needs_yes(headrace: Headrace, topic: str) -> None:
+    headrace.ok("topics", "create", topic)
+    assert "add --yes" in headrace.fails("topics", "delete", topic)
+    assert topic in headrace.ok("topics", "list")

@@ -1,0 +1,92 @@
+"""Fixtures for every test: one broker to talk to, and the `headrace` command."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.peers import broker_for_tests
+
+COMMAND = str(Path(sys.executable).with_name("headrace"))
+
+
+@pytest.fixture(scope="session")
+def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker in a process of its own, shared by all tests that bring their own topic names."""
+    settings = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "1"}
+    with broker_for_tests(tmp_path_factory.mktemp("broker"), settings) as server:
+        yield server.address
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name no other test uses."""
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+class Headrace:
+    """Runs the command as a user does, against the shared broker unless told otherwise."""
+
+    def __init__(self, address: str, folder: Path) -> None:
+        self.address = address
+        self.folder = folder
+
+    def environment(self) -> Mapping[str, str]:
+        return {**os.environ, "HEADRACE_KAFKA": self.address, "COLUMNS": "200"}
+
+    def __call__(
+        self, *words: str, stdin: str | bytes = b"", limit: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [COMMAND, *words],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            env=self.environment(),
+            cwd=self.folder,
+            timeout=limit,
+            check=False,
+        )
+        out, err = done.stdout.decode(errors="surrogateescape"), done.stderr.decode(errors="surrogateescape")
+        assert "Traceback" not in err
+        return subprocess.CompletedProcess(done.args, done.returncode, out, err)
+
+    def ok(self, *words: str, stdin: str | bytes = b"") -> str:
+        """What it printed; it must have succeeded."""
+        done = self(*words, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def fails(self, *words: str, stdin: str | bytes = b"", code: int = 1) -> str:
+        """The last line it complained with; it must have failed with that code, and only with lines."""
+        done = self(*words, stdin=stdin)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("headrace: ")
+        return last
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """The command as a process that runs on."""
+        return subprocess.Popen(
+            [COMMAND, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment(),
+            cwd=self.folder,
+        )
+
+
+@pytest.fixture
+def headrace(broker_address: str, tmp_path: Path) -> Headrace:
+    return Headrace(broker_address, tmp_path)
+
+
+@pytest.fixture
+def headrace_alone(tmp_path: Path) -> Headrace:
+    """The command with no broker at its address."""
+    return Headrace("127.0.0.1:1", tmp_path)
