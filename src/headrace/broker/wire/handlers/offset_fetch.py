@@ -42,16 +42,18 @@ async def _group(broker: "Broker", group: SimpleNamespace, stable: bool, version
 
 def _topic(broker: "Broker", group_id: str, topic: SimpleNamespace, stable: bool, version: int) -> dict[str, Any]:
     name, indexes = topic.name, topic.partition_indexes
+    topic_id = UUID(int=0)
     if version >= _TOPIC_IDS_FROM:
-        known = broker.topics.by_id(topic.topic_id)
+        topic_id = topic.topic_id
+        known = broker.topics.by_id(topic_id)
         if known is None:
             unknown = {**_NONE, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
             return {
-                "topic_id": topic.topic_id,
+                "topic_id": topic_id,
                 "partitions": [{"partition_index": index, **unknown} for index in indexes],
             }
         name = known.name
-    return _partitions(broker, group_id, name, topic.topic_id, indexes, stable)
+    return _partitions(broker, group_id, name, topic_id, indexes, stable)
 
 
 def _all_topics(broker: "Broker", group_id: str, stable: bool, version: int) -> list[dict[str, Any]]:
