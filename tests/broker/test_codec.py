@@ -17,11 +17,10 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.schema.request_header.v1 import RequestHeader as HeaderV1
 from kio.schema.request_header.v2 import RequestHeader as HeaderV2
 
-from headrace.broker.wire import codec, schema
+from headrace.broker.wire import codec, readers, schema
 from headrace.broker.wire.apis import APIS
 from headrace.broker.wire.codec import MalformedRequest, UnwritableBody
 from headrace.broker.wire.errors import ApiError, ErrorCode
-from headrace.broker.wire.readers import struct_reader
 from headrace.broker.wire.writers import struct_writer
 from tests.broker import kiobridge
 from tests.broker.kiobridge import Direction
@@ -306,6 +305,16 @@ def test_an_array_must_fit_by_the_least_size_of_its_items() -> None:
         codec.read_request(1, 12, memoryview(fetch), 0)
 
 
+def test_a_message_of_very_many_items_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MOST_ITEMS", 100)
+    message: Message = (9, 8, "request")
+    group = {"topics": [{"name": "t", "partition_indexes": [1] * 1000}] * 49}
+    for _ in range(2):
+        assert len(read(message, write(message, {"groups": [group] * 2})).groups) == 2
+    with pytest.raises(MalformedRequest, match="more than 100 items"):
+        read(message, write(message, {"groups": [group] * 3}))
+
+
 @pytest.mark.parametrize(
     ("message", "data", "told"),
     [
@@ -384,4 +393,3 @@ def test_a_struct_may_be_null() -> None:
     assert null.next_cursor is None
     cursor = read(message, write(message, {"next_cursor": {"topic_name": "t", "partition_index": 3}})).next_cursor
     assert cursor == SimpleNamespace(topic_name="t", partition_index=3)
-    assert struct_reader(schema.load(*message))(memoryview(write(message, {})), 0)[0] == null

@@ -1,7 +1,7 @@
 """Readers of messages: closures made from a schema, with runs of fixed-size fields fused into one struct."""
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -74,19 +74,12 @@ class MessageReader:
         return step
 
     def _tagged_step(self, tagged: Sequence[Field]) -> Step:
-        known = {field.tag: (field.name, self._field(field, flexible=True)) for field in tagged}
+        known = {field.tag or 0: (field.name, self._field(field, flexible=True)) for field in tagged}
 
         def step(buffer: Buffer, position: int, values: Values) -> int:
             if not buffer[position]:
                 return position + 1
-            for tag, start, end in _tagged_fields(buffer, position):
-                if tag in known:
-                    name, read = known[tag]
-                    values[name], position = read(buffer, start)
-                    if position != end:
-                        raise MalformedRequest(f"the tagged field {tag}, {name}, is not as long as it says")
-                position = end
-            return position
+            return _read_tagged(known, buffer, position, values)
 
         return step
 
@@ -134,10 +127,7 @@ class MessageReader:
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
     """The position after tagged fields that nobody wants."""
-    position_after = position + 1
-    for _, _, position_after in _tagged_fields(buffer, position):
-        pass
-    return position_after
+    return _read_tagged({}, buffer, position, {}) if buffer[position] else position + 1
 
 
 def _makers(fields: Sequence[Field]) -> list[tuple[str, Callable[[], Any]]]:
@@ -169,8 +159,8 @@ def _run_step(run: Sequence[Field]) -> Step:
     return step
 
 
-def _tagged_fields(buffer: Buffer, position: int) -> Iterator[tuple[int, int, int]]:
-    """The tag, the start and the end of each."""
+def _read_tagged(known: dict[int, tuple[str, Reader]], buffer: Buffer, position: int, values: Values) -> int:
+    """Put the tagged fields that are known into the values, and skip the others, as the protocol demands."""
     count, position = read_varint(buffer, position)
     for _ in range(count):
         tag, position = read_varint(buffer, position)
@@ -178,8 +168,13 @@ def _tagged_fields(buffer: Buffer, position: int) -> Iterator[tuple[int, int, in
         end = position + size
         if end > len(buffer):
             raise MalformedRequest(f"the tagged field {tag} ends past the message")
-        yield tag, position, end
+        if tag in known:
+            name, read = known[tag]
+            values[name], position = read(buffer, position)
+            if position != end:
+                raise MalformedRequest(f"the tagged field {tag}, {name}, is not as long as it says")
         position = end
+    return position
 
 
 # Lengths, where -1 stands for null
