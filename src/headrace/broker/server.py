@@ -118,10 +118,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Answer what is being served, sync, leave a checkpoint, and mark the folder clean. Open transactions stay open."""
-        waiting_groups = asyncio.get_running_loop().call_soon(self.groups.close)
-        await self._listener.stop()
-        waiting_groups.cancel()
+        self._listener.take_no_more()
         self.groups.close()
+        await self._listener.close()
         self.transactions.close()
         await self.logs.close()
         offline = any(partition.offline for topic in self.topics.all() for partition in topic.partitions)
@@ -203,6 +202,8 @@ async def _serve(broker: Broker) -> None:
 
 def serve(data: Path, listen: str, settings: Mapping[str, str], durability: str, insecure: bool) -> int:
     """Run a broker until SIGTERM or Ctrl-C; returns the exit code."""
+    # Checks of old segments run beside the loop: it must get its turn sooner than after Python's 5 ms.
+    sys.setswitchinterval(0.001)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     asyncio.run(_serve(Broker(data, listen, settings, durability=durability, insecure=insecure)))
     return 0

@@ -62,7 +62,7 @@ class Committer:
 
     def _begin(self) -> None:
         self._scheduled = False
-        jobs = [partition.begin_sync() for partition in self._dirty if not partition.offline]
+        jobs = [partition.begin_sync() for partition in self._dirty if not (partition.offline or partition.deleted)]
         self._dirty.clear()
         if not jobs:
             self._idle.set()

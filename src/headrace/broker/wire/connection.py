@@ -49,8 +49,9 @@ class Answer:
 
 
 class Connection:
-    def __init__(self, listener: "Listener", sock: socket.socket, host: str) -> None:
+    def __init__(self, listener: "Listener", sock: socket.socket, host: str, number: int) -> None:
         self.listener = listener
+        self._number = number
         self.broker = listener.broker
         self.host = host
         self.active_at = self.broker.clock.monotonic()
@@ -241,7 +242,8 @@ class Connection:
     async def _dispatch(self, header: RequestHeader, request: SimpleNamespace, answer: Answer) -> None:
         key, version = header.api_key, header.api_version
         try:
-            body = await dispatch(self.broker, key, request, RequestContext(version, header.client_id, self.host))
+            context = RequestContext(version, header.client_id, self.host, self._number)
+            body = await dispatch(self.broker, key, request, context)
         except ApiError as error:
             body = {"error_code": error.code}
         except StoreError as error:

@@ -28,6 +28,7 @@ class Listener:
         self.scratch = memoryview(bytearray(_SCRATCH))
         self.memory = RequestMemory(broker.settings.queued_max_request_bytes)
         self._connections: set[Connection] = set()
+        self._accepted = 0
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)
@@ -39,8 +40,8 @@ class Listener:
         self._loop.add_reader(self._socket.fileno(), self._accept)
         self._sweeper = asyncio.create_task(self._sweep())
 
-    async def stop(self) -> None:
-        """Accept no more, answer what is being served, then close every connection."""
+    def take_no_more(self) -> None:
+        """Accept no connection and read no request from now on; long polls are answered at once."""
         self.stopping = True
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
@@ -48,6 +49,9 @@ class Listener:
             self._sweeper.cancel()
         for connection in list(self._connections):
             connection.stop()
+
+    async def close(self) -> None:
+        """Let what is being served be answered, then close every connection."""
         deadline = self._loop.time() + _SETTLE_SECONDS
         while self._loop.time() < deadline and not all(connection.settled for connection in self._connections):
             await asyncio.sleep(0.01)
@@ -75,7 +79,8 @@ class Listener:
                 continue
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connections.add(Connection(self, sock, address[0]))
+            self._accepted += 1
+            self._connections.add(Connection(self, sock, address[0], self._accepted))
 
     def _accept_again(self) -> None:
         with contextlib.suppress(OSError, ValueError):
