@@ -1,7 +1,6 @@
 """Metadata: the first thing every client asks, so whole answers are kept as bytes until the topics change."""
 
 import asyncio
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
@@ -55,25 +54,16 @@ _kept: WeakKeyDictionary[Topics, _Kept] = WeakKeyDictionary()
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any] | bytes:
     version = context.version
-    asked = request.topics
-    everything = asked is None or (version == 0 and not asked)
-    if not everything:
-        if version < _IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in asked):
-            return _answer(broker, request, [_invalid(topic, version) for topic in asked])
-        creations: dict[str, ErrorCode] = {}
-        if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
-            missing = dict.fromkeys(topic.name for topic in asked if _is_missing(broker, topic))
-            codes = await asyncio.gather(*(_create(broker, name) for name in missing))
-            creations = dict(zip(missing, codes, strict=True))
-        found = _find(broker, asked, creations)
-        if not all(isinstance(topic, Topic) for topic in found):
+    if request.topics is None or (version == 0 and not request.topics):
+        topics = list(broker.topics.all())
+        key: object = (version, _flags(request))
+    else:
+        found = await _find(broker, request, version)
+        topics = [topic for topic in found if isinstance(topic, Topic)]
+        if len(topics) < len(found):
             described = [_describe(broker, topic, request) if isinstance(topic, Topic) else topic for topic in found]
             return _answer(broker, request, described)
-        topics: Iterable[Topic] = [topic for topic in found if isinstance(topic, Topic)]
-        key: object = (version, _flags(request), tuple(topic.id for topic in topics))
-    else:
-        topics = broker.topics.all()
-        key = (version, _flags(request))
+        key = (version, _flags(request), tuple(topic.id for topic in topics))
     kept = _kept.setdefault(broker.topics, _Kept())
     kept.renew(_state(broker))
     answer = kept.answers.get(key)
@@ -98,54 +88,50 @@ def _state(broker: "Broker") -> _State:
     return _State(broker.topics.version, offline, (broker.host, broker.port))
 
 
-def _is_missing(broker: "Broker", asked: SimpleNamespace) -> bool:
-    return asked.name is not None and asked.topic_id == NO_ID and broker.topics.get(asked.name) is None
+async def _find(broker: "Broker", request: SimpleNamespace, version: int) -> list[Topic | dict[str, Any]]:
+    """Each topic asked for, or what is said of one that is not there. If ids are given, names do not count."""
+    asked = request.topics
+    if version < _IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in asked):
+        return [_missing(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id) for topic in asked]
+    ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != NO_ID)
+    if ids:
+        return [broker.topics.by_id(id) or _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, id) for id in ids]
+    names = dict.fromkeys(topic.name for topic in asked)
+    why_missing = dict.fromkeys(names, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if request.allow_auto_topic_creation and broker.settings.auto_create_topics_enable:
+        missing = [name for name in names if name is not None and broker.topics.get(name) is None]
+        codes = await asyncio.gather(*(_create(broker, name) for name in missing))
+        why_missing.update(zip(missing, codes, strict=True))
+    found: list[Topic | dict[str, Any]] = []
+    for name in names:
+        topic = None if name is None else broker.topics.get(name)
+        found.append(topic or _missing(_fault(name) or why_missing[name], name, NO_ID))
+    return found
 
 
 async def _create(broker: "Broker", name: str) -> ErrorCode:
     """Make a topic because somebody asked for it; of many who ask at once, one makes it."""
-    if name in INTERNAL:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    try:
-        await broker.topics.create(name)
-    except ApiError as error:
-        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-            return error.code
-    return ErrorCode.NONE
+    if name not in INTERNAL:
+        try:
+            await broker.topics.create(name)
+        except ApiError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                return error.code
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # it is not there, or was deleted again
 
 
-def _find(
-    broker: "Broker", asked: list[SimpleNamespace], creations: dict[str, ErrorCode]
-) -> list[Topic | dict[str, Any]]:
-    """Each topic asked for, or what is said of one that is not there. If ids are given, names do not count."""
-    ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != NO_ID)
-    if ids:
-        return [broker.topics.by_id(id) or _missing(ErrorCode.UNKNOWN_TOPIC_ID, None, id) for id in ids]
-    found: list[Topic | dict[str, Any]] = []
-    for name in dict.fromkeys(topic.name for topic in asked):
-        topic = None if name is None else broker.topics.get(name)
-        found.append(topic or _missing(_why_missing(name, creations), name, NO_ID))
-    return found
-
-
-def _why_missing(name: str | None, creations: dict[str, ErrorCode]) -> ErrorCode:
+def _fault(name: str | None) -> ErrorCode | None:
     if name is None:
         return ErrorCode.INVALID_REQUEST
-    if creations.get(name):
-        return creations[name]
     try:
         check_name(name)
     except ApiError as error:
         return error.code
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return None
 
 
 def _missing(code: ErrorCode, name: str | None, topic_id: UUID) -> dict[str, Any]:
     return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": name in INTERNAL}
-
-
-def _invalid(asked: SimpleNamespace, version: int) -> dict[str, Any]:
-    return _missing(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
 
 
 def _describe(broker: "Broker", topic: Topic, request: SimpleNamespace) -> dict[str, Any]:
