@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from headrace.broker.wire.errors import ErrorCode
 from headrace.broker.wire.handlers import RequestContext
@@ -42,42 +41,37 @@ async def _group(broker: "Broker", group: SimpleNamespace, stable: bool, version
 
 def _topic(broker: "Broker", group_id: str, topic: SimpleNamespace, stable: bool, version: int) -> dict[str, Any]:
     name, indexes = topic.name, topic.partition_indexes
-    topic_id = UUID(int=0)
-    if version >= _TOPIC_IDS_FROM:
-        topic_id = topic.topic_id
-        known = broker.topics.by_id(topic_id)
-        if known is None:
-            unknown = {**_NONE, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
-            return {
-                "topic_id": topic_id,
-                "partitions": [{"partition_index": index, **unknown} for index in indexes],
-            }
-        name = known.name
-    return _partitions(broker, group_id, name, topic_id, indexes, stable)
+    if version < _TOPIC_IDS_FROM:
+        return {"name": name, "partitions": _partitions(broker, group_id, name, indexes, stable)}
+    known = broker.topics.by_id(topic.topic_id)
+    if known is None:
+        unknown = {**_NONE, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
+        return {
+            "topic_id": topic.topic_id,
+            "partitions": [{"partition_index": index, **unknown} for index in indexes],
+        }
+    return {"topic_id": known.id, "partitions": _partitions(broker, group_id, known.name, indexes, stable)}
 
 
 def _all_topics(broker: "Broker", group_id: str, stable: bool, version: int) -> list[dict[str, Any]]:
     indexes: dict[str, list[int]] = {}
     for key in broker.offsets.of_group(group_id):
         indexes.setdefault(key.topic, []).append(key.partition)
-    topics = []
+    topics: list[dict[str, Any]] = []
     for name, of_topic in indexes.items():
+        partitions = _partitions(broker, group_id, name, sorted(of_topic), stable)
         known = broker.topics.get(name)
-        if known is None and version >= _TOPIC_IDS_FROM:
-            continue  # it cannot be named any more
-        topic_id = UUID(int=0) if known is None else known.id
-        topics.append(_partitions(broker, group_id, name, topic_id, sorted(of_topic), stable))
+        if version < _TOPIC_IDS_FROM:
+            topics.append({"name": name, "partitions": partitions})
+        elif known is not None:  # else it cannot be named any more
+            topics.append({"topic_id": known.id, "partitions": partitions})
     return topics
 
 
 def _partitions(
-    broker: "Broker", group_id: str, name: str, topic_id: UUID, indexes: Iterable[int], stable: bool
-) -> dict[str, Any]:
-    return {
-        "name": name,
-        "topic_id": topic_id,
-        "partitions": [_partition(broker, group_id, name, index, stable) for index in indexes],
-    }
+    broker: "Broker", group_id: str, name: str, indexes: Iterable[int], stable: bool
+) -> list[dict[str, Any]]:
+    return [_partition(broker, group_id, name, index, stable) for index in indexes]
 
 
 def _partition(broker: "Broker", group_id: str, name: str, index: int, stable: bool) -> dict[str, Any]:
