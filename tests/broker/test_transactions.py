@@ -62,7 +62,10 @@ async def test_a_producer_id_is_never_given_out_twice(house: House) -> None:
         given = [(await house.coordinator.init_producer_id(None, 0)).id for _ in range(BLOCK // 2 + 1)]
         assert seen.isdisjoint(given)
         seen.update(given)
-        house.kill() if crash else house.stop()
+        if crash:
+            await house.kill()
+        else:
+            house.stop()
         await house.start()
     assert len(seen) == 4 * (BLOCK // 2 + 1)
 
@@ -487,7 +490,10 @@ def test_open_transactions_stay_open_over_a_restart_and_their_time_begins_anew(c
         house.topics.partitions[TP0].durable = 1
         before = house.coordinator.get("x")
         house.clock.advance(59)
-        house.kill() if crash else house.stop()
+        if crash:
+            await house.kill()
+        else:
+            house.stop()
         await house.start()
         assert house.coordinator.get("x") == before
         house.clock.advance(59)

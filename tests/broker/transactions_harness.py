@@ -211,10 +211,13 @@ class House:
         self.groups.close()
         self.store.close()
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """Stop without a word; what was not synced is lost."""
         self.fate.dead.set()
         self.stop()
+        for task in list(self.coordinator._working):
+            task.cancel()
+        await asyncio.wait_for(self.coordinator.settle(), 5)
         for partition in self.topics.partitions.values():
             partition.lose_unsynced()
 

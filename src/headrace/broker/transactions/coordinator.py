@@ -53,6 +53,7 @@ class TransactionCoordinator:
         self._by_producer: dict[int, Entry] = {}
         self._working: set[asyncio.Task[Any]] = set()
         self._sweeps: list[asyncio.Task[None]] = []
+        self._closed = False
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -75,6 +76,7 @@ class TransactionCoordinator:
 
     def close(self) -> None:
         """Stop the timers. A transaction that is being ended is finished now, or after the next start."""
+        self._closed = True
         retries = [entry.retrying for entry in self._entries.values() if entry.retrying is not None]
         for task in [*self._sweeps, *retries]:
             task.cancel()
@@ -287,7 +289,7 @@ class TransactionCoordinator:
                 finally:
                     if not entry.current.known:
                         del self._entries[transactional_id]
-                    if entry.current.state.prepared and entry.retrying is None:
+                    if entry.current.state.prepared and entry.retrying is None and not self._closed:
                         entry.retrying = asyncio.create_task(self._keep_completing(entry))
 
     async def _keep_completing(self, entry: Entry) -> None:
