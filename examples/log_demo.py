@@ -1,8 +1,8 @@
 """The log at work: a producer, two groups of consumers, and two crashes that lose nothing.
 
 Numbered events go into a topic. Two groups read it, each of them every event. On the way one consumer is
-killed with kill -9 and comes back, and so is the broker itself. At the end the numbers are counted: each group
-must have read every event that was acknowledged.
+killed with kill -9 and comes back, and so is the broker itself. At the end the numbers are counted: each
+group must have read every event that was acknowledged.
 
 Run it with `make demo`, or `python examples/log_demo.py`. It ends by itself in about half a minute.
 """
@@ -83,7 +83,7 @@ class Broker:
         ready = self.process.stdout.readline()
         if " ready at " not in ready:
             raise SystemExit(f"the broker did not start: {ready}{log.read_text()}")
-        self.address = ready.split(" ready at ")[1].split()[0]
+        self.address = ready.split(" ready at ")[1].split()[0].rstrip(",")
 
     def kill(self) -> None:
         self.process.kill()

@@ -1,6 +1,7 @@
 """Headrace: event streams end to end, for Python engineers."""
 
 from headrace.errors import (
+    BrokerError,
     Error,
     GroupInUse,
     GroupNotFound,
@@ -17,6 +18,7 @@ from headrace.errors import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "BrokerError",
     "Error",
     "GroupInUse",
     "GroupNotFound",
