@@ -203,6 +203,12 @@ def test_what_cannot_be_written_is_named(body: dict[str, Any], told: str) -> Non
         codec.write_response(3, 12, body)
 
 
+def test_whether_a_failure_can_be_told_depends_on_the_version() -> None:
+    assert codec.has_error_code(12, 0)
+    assert [codec.has_error_code(9, version) for version in (1, 2, 7, 8)] == [False, True, True, False]
+    assert not codec.has_error_code(0, 9)
+
+
 # Bytes nobody should send
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "MalformedRequest",
     "RequestHeader",
     "UnwritableBody",
+    "has_error_code",
     "is_flexible",
     "read_header",
     "read_request",
@@ -102,6 +103,12 @@ def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version has compact lengths and tagged fields."""
     api = APIS.get(api_key)
     return api is not None and version >= api.flexible_from
+
+
+@cache
+def has_error_code(api_key: int, version: int) -> bool:
+    """Whether a response of this version can say that the request failed as a whole."""
+    return any(field.name == "error_code" for field in schema.load(api_key, version, "response").in_order)
 
 
 def _read(api_key: int, version: int, direction: Direction, buffer: memoryview, offset: int) -> SimpleNamespace:

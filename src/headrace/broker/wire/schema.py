@@ -112,9 +112,7 @@ def _struct(lines: list[_Line], version: int, flexible: bool) -> Struct:
     return Struct(
         flexible,
         tuple(field for field in present if field.tag is None),
-        tuple(
-            sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
-        ),
+        tuple(sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)),
         tuple(_field(line, version, flexible) for line in lines if version not in line.versions),
     )
 

@@ -34,8 +34,6 @@ def handler(api_key: int) -> Handler:
     return handle
 
 
-async def dispatch(
-    broker: "Broker", api_key: int, request: SimpleNamespace, context: RequestContext
-) -> dict[str, Any]:
+async def dispatch(broker: "Broker", api_key: int, request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     """Answer one request; raises whatever its handler raises, ApiError included."""
     return await handler(api_key)(broker, request, context)

@@ -20,8 +20,7 @@ _FIRST_WITH_SOFTWARE = 3
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     """The ranges. No feature is offered, so the epoch of finalized features stays unknown, -1."""
     if context.version >= _FIRST_WITH_SOFTWARE and not (
-        _SOFTWARE.fullmatch(request.client_software_name)
-        and _SOFTWARE.fullmatch(request.client_software_version)
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return {"error_code": ErrorCode.INVALID_REQUEST}
     return {"error_code": ErrorCode.NONE, "api_keys": _ranges()}
@@ -34,7 +33,4 @@ def unsupported_version_body() -> bytes:
 
 
 def _ranges() -> list[dict[str, int]]:
-    return [
-        {"api_key": api.key, "min_version": api.advertised_min, "max_version": api.max}
-        for api in APIS.values()
-    ]
+    return [{"api_key": api.key, "min_version": api.advertised_min, "max_version": api.max} for api in APIS.values()]
