@@ -10,7 +10,7 @@ from kio.schema.api_versions.v0 import ApiVersionsResponse as ResponseV0
 from headrace.broker.wire import codec
 from headrace.broker.wire.apis import APIS, Api
 from headrace.broker.wire.errors import ErrorCode
-from headrace.broker.wire.handlers import RequestContext, dispatch
+from headrace.broker.wire.handlers import HANDLERS, RequestContext, dispatch, handler
 from headrace.broker.wire.handlers.api_versions import unsupported_version_body
 from tests.broker.kiobridge import entity_class, kio_entity
 
@@ -107,3 +107,8 @@ def test_exactly_what_is_served_is_advertised() -> None:
     assert told == " ".join(SERVED.split())
     assert APIS[0] == Api(0, "produce", 0, 3, 13, 9)
     assert all(api.min == api.advertised_min for api in APIS.values() if api.key != 0)
+
+
+@pytest.mark.parametrize("key", HANDLERS)
+def test_every_api_has_its_handler(key: int) -> None:
+    assert asyncio.iscoroutinefunction(handler(key))

@@ -120,6 +120,7 @@ def _struct(lines: list[_Line], version: int, flexible: bool) -> Struct:
 def _field(line: _Line, version: int, flexible: bool) -> Field:
     nullable = version in line.nullable
     present = version in line.versions
+    default: Any
     if nullable or (line.nullable and not present):
         default = None
     elif line.is_array:

@@ -88,7 +88,8 @@ def _tagged_step(tagged: Sequence[Field]) -> Writer:
         known.append((field.name, _varint(field.tag or 0), write, _encode(write, field.default)))
 
     def step(out: list[bytes], body: Mapping[str, Any]) -> None:
-        count, found = 0, []
+        count = 0
+        found: list[bytes] = []
         for name, tag, write, default in known:
             if name in body:
                 encoded = _encode(write, body[name])
@@ -197,9 +198,7 @@ def _array_writer(field: Field, flexible: bool) -> Writer:
     null = _null(field, length)
     if field.kind in FIXED:
         return _fixed_array_writer(FIXED[field.kind], length, null)
-    write_item = (
-        struct_writer(field.struct) if field.struct is not None else _item_writer(field.kind, flexible)
-    )
+    write_item = struct_writer(field.struct) if field.struct is not None else _item_writer(field.kind, flexible)
 
     def write(out: list[bytes], items: Any) -> None:
         if items is None and null is not None:

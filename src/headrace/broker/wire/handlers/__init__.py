@@ -11,7 +11,9 @@ from headrace.broker.wire.apis import APIS
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
-HANDLERS: dict[int, str] = {key: f"{__name__}.{api.name}" for key, api in APIS.items()}
+# Produce and Fetch have no handler: their path from socket to log is too hot for a body of namespaces.
+_HOT = (0, 1)
+HANDLERS: dict[int, str] = {key: f"{__name__}.{api.name}" for key, api in APIS.items() if key not in _HOT}
 
 
 class RequestContext(NamedTuple):
@@ -24,7 +26,9 @@ class RequestContext(NamedTuple):
     """Rises with each connection accepted: of two requests, which came on the connection opened later."""
 
 
-Handler = Callable[["Broker", SimpleNamespace, RequestContext], Awaitable[dict[str, Any]]]
+# The body of a response, or its bytes where they are at hand already.
+Body = dict[str, Any] | bytes
+Handler = Callable[["Broker", SimpleNamespace, RequestContext], Awaitable[Body]]
 
 
 @cache
@@ -34,6 +38,6 @@ def handler(api_key: int) -> Handler:
     return handle
 
 
-async def dispatch(broker: "Broker", api_key: int, request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
+async def dispatch(broker: "Broker", api_key: int, request: SimpleNamespace, context: RequestContext) -> Body:
     """Answer one request; raises whatever its handler raises, ApiError included."""
     return await handler(api_key)(broker, request, context)
