@@ -1,6 +1,7 @@
 """The broker: a data folder, what it holds, and the socket it is served on."""
 
 import asyncio
+import contextlib
 import fcntl
 import ipaddress
 import logging
@@ -146,8 +147,11 @@ class Broker:
 
     def _take_folder(self) -> None:
         try:
-            for folder in self._disk.make_folders(self.data):
-                self._disk.sync_folder(folder)
+            made = self._disk.make_folders(self.data)
+            # Without a database, an earlier start may have been killed before it synced any of the folders it made.
+            for folder in made if (self.data / DATABASE).exists() else self.data.parents:
+                with contextlib.suppress(PermissionError):
+                    self._disk.sync_folder(folder)
             self._lock = os.open(self.data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise BrokerError(f"{self.data} cannot be used: {error.strerror}; choose a folder with --data") from error

@@ -86,6 +86,10 @@ class Note:
 Event = Write | Truncate | Sync | Link | Unlink | Rename | SyncFolder | Commit | Note
 
 
+class Killed(ConnectionError):
+    """The process whose history this is no longer lives."""
+
+
 class History:
     """The events so far, and the names as a running process sees them. Safe to use from many threads."""
 
@@ -94,8 +98,15 @@ class History:
         self.lock = threading.RLock()
         self._folders: dict[int, dict[str, int]] = {ROOT: {}}
         self._next_node = ROOT + 1
+        self._killed = False
         for event in events:
             self.add(event)
+
+    def kill(self) -> "History":
+        """The next life goes on with the copy. Here nothing counts any more: to its clients, this process is dead."""
+        with self.lock:
+            self._killed = True
+            return self.until(len(self.events))
 
     def until(self, point: int) -> "History":
         """The history of a process killed at `point`: all of it is visible, not all of it is on disk."""
@@ -120,7 +131,10 @@ class History:
                     self._folders[folder][target] = self._folders[folder].pop(name)
 
     def note(self, fact: Any) -> None:
-        self.add(Note(fact))
+        with self.lock:
+            if self._killed:
+                raise Killed
+            self.add(Note(fact))
 
     def link(self, path: PurePath, *, is_folder: bool) -> int:
         with self.lock:

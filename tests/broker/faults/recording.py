@@ -69,6 +69,8 @@ class RecordingDisk(Disk):
         self.history.add(Sync(node, began, attributes))
 
     def sync_folder(self, path: Path) -> None:
+        if not path.is_relative_to(self._root):
+            return
         node, began = self.history.node(self.relative(path)), self.history.now()
         super().sync_folder(path)
         time.sleep(self._sync_seconds)
@@ -88,13 +90,13 @@ class RecordingDisk(Disk):
 class RecordingStore(Store):
     """Logs the whole database after each commit. That SQLite keeps it is proven elsewhere, with strace."""
 
-    def __init__(self, path: Path, disk: RecordingDisk, sync_seconds: float = 0.0) -> None:
+    def __init__(self, path: Path, *, disk: RecordingDisk, sync_seconds: float = 0.0, durable: bool = True) -> None:
         self._disk = disk
         self._path = disk.relative(path)
         self._sync_seconds = sync_seconds
         self._last: bytes | None = None
         began = disk.history.now()
-        super().__init__(path)
+        super().__init__(path, durable=durable)
         self._record(began)
 
     def load(self, query: Callable[[sqlite3.Connection], T]) -> T:

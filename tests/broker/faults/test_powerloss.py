@@ -244,7 +244,7 @@ def test_syncs_of_other_threads_do_not_cover_later_writes(tmp_path: Path) -> Non
 def test_commits_of_the_store_are_whole_or_absent(tmp_path: Path) -> None:
     history = History()
     disk = RecordingDisk(tmp_path, history)
-    store = RecordingStore(tmp_path / "meta.db", disk)
+    store = RecordingStore(tmp_path / "meta.db", disk=disk)
     store.load(lambda connection: connection.execute("CREATE TABLE t (x INTEGER)"))
     before = history.now()
     store.load(lambda connection: connection.execute("INSERT INTO t VALUES (7)"))

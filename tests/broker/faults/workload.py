@@ -7,8 +7,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from headrace.broker.wire.errors import ErrorCode
@@ -298,48 +297,47 @@ class Workload:
             Trimmer("trimmer", journal, seed),
             Administrator("administrator", journal, seed),
         ]
+        self._missing = [
+            ("plain", 2, {}),
+            ("exact", 2, {"segment.bytes": str(SEGMENT_BYTES * 4)}),
+            ("mixed", 2, {}),
+            ("trimmed", 1, {"segment.bytes": str(SEGMENT_BYTES * 2)}),
+        ]
 
-    def create_topics(self, address: Address) -> None:
-        with Client(address) as client:
-            small = {"segment.bytes": str(SEGMENT_BYTES * 4)}
-            for topic, partitions, configs in [
-                ("plain", 2, {}),
-                ("exact", 2, small),
-                ("mixed", 2, {}),
-                ("trimmed", 1, {"segment.bytes": str(SEGMENT_BYTES * 2)}),
-            ]:
-                action = facts.CreateTopic(topic, 0, partitions)
-                self.journal.do(
-                    action,
-                    lambda topic=topic, partitions=partitions, configs=configs: client.create_topic(
-                        topic, partitions, configs
-                    ),
-                )
-
-    @contextmanager
-    def running(self, address: Address) -> Iterator[None]:
-        """The actors at work, each in a thread; at the end they finish their step, or notice that nobody answers."""
-        stop = threading.Event()
+    def run(self, address: Address, until: Callable[[], bool]) -> None:
+        """Every actor at work in a thread of its own, until told to stop or until the broker is gone."""
+        try:
+            self._create_topics(address)
+        except TimeoutError:
+            raise
+        except OSError:
+            return
         failures: list[BaseException] = []
 
         def work(actor: Actor) -> None:
             try:
-                actor.run(address, stop.is_set)
+                actor.run(address, until)
             except BaseException as error:
                 failures.append(error)
 
         threads = [threading.Thread(target=work, args=[actor], name=actor.name) for actor in self.actors]
         for thread in threads:
             thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join(60)
-            assert not any(thread.is_alive() for thread in threads), "a client hangs"
+        for thread in threads:
+            thread.join()
         if failures:
             raise failures[0]
+
+    def _create_topics(self, address: Address) -> None:
+        with Client(address) as client:
+            there = client.topics()
+            while self._missing:
+                topic, partitions, configs = self._missing[0]
+                number = self.journal.attempt(facts.CreateTopic(topic, 0, partitions))
+                if topic not in there:
+                    client.create_topic(topic, partitions, configs)
+                self.journal.answer(number)
+                del self._missing[0]
 
 
 def patiently(call: Callable[[], Any], seconds: float = 20.0) -> Any:

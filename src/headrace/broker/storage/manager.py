@@ -47,9 +47,10 @@ class LogManager:
         self._saved: dict[tuple[bytes, int], Saved] = {}
         self._epochs: dict[tuple[bytes, int], Epochs] = {}
         self._new_epochs: list[Partition] = []
-        if not self._topics_folder.exists():
-            for folder in disk.make_folders(self._topics_folder):
-                disk.sync_folder(folder)
+        self._unsynced_folders: dict[Path, None] = {}
+        made = disk.make_folders(self._topics_folder)
+        for folder in [data] if unclean else made:
+            disk.sync_folder(folder)
 
     # -- start and stop ----------------------------------------------------------------------------------------------
 
@@ -85,6 +86,8 @@ class LogManager:
             return partition
         partition.adopt(found)
         if self._unclean:
+            # Who was killed may have made these folders and not synced the names of them.
+            self._unsynced_folders |= dict.fromkeys([folder.parent, folder.parent.parent, self._topics_folder])
             partition.epochs = epochs.begin(epochs.current + 1, partition.log_end)
             self._new_epochs.append(partition)
         if saved is None or partition.log_end != saved.offset:
@@ -93,6 +96,9 @@ class LogManager:
 
     def finish_loading(self) -> None:
         """Make the new leader epochs durable and remove what no topic owns any more; then the log can be served."""
+        for folder in self._unsynced_folders:
+            self._disk.sync_folder(folder)
+        self._unsynced_folders = {}
         renewed = self._new_epochs
         strays = self._stray_folders()
 

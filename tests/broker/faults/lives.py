@@ -1,0 +1,97 @@
+"""Recordings of a broker at work, killed and started again, and what is left of it when the power goes."""
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.broker.faults.check import check
+from tests.broker.faults.facts import Answer, Attempt, Expected, Saw, fold
+from tests.broker.faults.harness import abandoned, recording
+from tests.broker.faults.history import History, Note
+from tests.broker.faults.powerloss import Loss, image_after
+from tests.broker.faults.workload import Workload
+
+POWER_LOSSES = (Loss.NONE_KEPT, Loss.PREFIX_KEPT, Loss.SUBSET_KEPT)
+SYNC_SECONDS = 0.004
+
+Parts = Callable[[Path, History], Mapping[str, Any]]
+
+
+def plain_parts(folder: Path, history: History) -> Mapping[str, Any]:
+    """The disk and store of a recording; mutants put others in their place."""
+    return recording(folder, history, SYNC_SECONDS)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder in memory where there is one: what is read back was never meant to outlive the test."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(prefix="headrace-", dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+def record(seed: int, lives: int, seconds: float, parts: Parts = plain_parts) -> History:
+    """The history of a broker under load that was killed as often; some lives end before they have begun."""
+    history = History()
+    workload = Workload(history.note, seed)
+    dice = random.Random(seed)
+    for life in range(lives):
+        last = life + 1 == lives
+        short = not last and dice.random() < 0.4
+        lifetime = dice.uniform(0, 0.1) if short else seconds * dice.uniform(0.5, 1.5)
+        history = _live(history, workload, lifetime, parts)
+    return history
+
+
+def _live(history: History, workload: Workload, lifetime: float, parts: Parts) -> History:
+    """One life from the files the last one left in sight, ended after that many seconds at whatever it does."""
+    workload.journal.note = history.note
+    killed: list[History] = []
+    end = threading.Timer(lifetime, lambda: killed.append(history.kill()))
+    with scratch() as folder:
+        image_after(history, history.now(), Loss.ALL_KEPT).write_to(folder)
+        end.start()
+        with abandoned(folder, **parts(folder, history)) as running:
+            workload.run(running.address, lambda: bool(killed))
+            end.join()
+    return killed[0]
+
+
+def facts_before(history: History, point: int) -> Expected:
+    notes = [event.fact for event in history.events[:point] if isinstance(event, Note)]
+    return fold(note for note in notes if isinstance(note, Attempt | Answer | Saw))
+
+
+@dataclass(frozen=True)
+class Crash:
+    point: int
+    loss: Loss
+    seed: int
+
+
+def crashes(history: History, count: int, seed: int) -> list[Crash]:
+    """Points all over the history, half of them right after somebody was told something."""
+    dice = random.Random(seed)
+    told = [
+        index + 1
+        for index, event in enumerate(history.events)
+        if isinstance(event, Note) and isinstance(event.fact, Answer | Saw)
+    ]
+    points = [dice.choice(told) if number % 2 else dice.randint(0, history.now()) for number in range(count)]
+    return [
+        Crash(point, POWER_LOSSES[number // 2 % len(POWER_LOSSES)], seed * 1_000_003 + number)
+        for number, point in enumerate(points)
+    ]
+
+
+def check_after(history: History, crash: Crash) -> None:
+    """Start a broker on what that crash left, and hold it to all that was said before."""
+    with scratch() as folder:
+        image_after(history, crash.point, crash.loss, crash.seed).write_to(folder)
+        with abandoned(folder) as running:
+            check(facts_before(history, crash.point), running.address)
