@@ -59,7 +59,8 @@ async def test_ids_without_transactions_are_all_different(house: House) -> None:
 async def test_a_producer_id_is_never_given_out_twice(house: House) -> None:
     seen: set[int] = set()
     for crash in (False, True, False, True):
-        given = [(await house.coordinator.init_producer_id(None, 0)).id for _ in range(BLOCK // 2 + 1)]
+        given = [(await house.coordinator.init_producer_id(None, 0)).id for _ in range(BLOCK + 1)]
+        assert len(set(given)) == len(given)
         assert seen.isdisjoint(given)
         seen.update(given)
         if crash:
@@ -67,7 +68,6 @@ async def test_a_producer_id_is_never_given_out_twice(house: House) -> None:
         else:
             house.stop()
         await house.start()
-    assert len(seen) == 4 * (BLOCK // 2 + 1)
 
 
 @housed()
@@ -242,6 +242,8 @@ def test_a_transaction_ends_on_all_its_partitions(commit: bool) -> None:
         transaction = house.coordinator.get("x")
         assert transaction is not None
         assert not transaction.partitions
+        await house.restart()
+        assert house.coordinator.get("x") == transaction
 
     inside()
 
@@ -278,10 +280,14 @@ async def test_a_transaction_of_offsets_alone(house: House) -> None:
     assert house.offsets.pending("g", "t", 0)
     assert house.offsets.fetch("g", "t", 0) is None
     await house.coordinator.end("x", producer, True)
+    await house.restart()
     assert not house.offsets.pending("g", "t", 0)
     found = house.offsets.fetch("g", "t", 0)
     assert found is not None
     assert found.offset == 5
+    transaction = house.coordinator.get("x")
+    assert transaction is not None
+    assert not transaction.groups
 
 
 @housed()
@@ -466,6 +472,15 @@ async def test_a_transaction_past_its_timeout_is_aborted_and_its_producer_fenced
 
 
 @housed()
+async def test_a_transaction_that_ends_in_time_is_not_aborted_after_all(house: House) -> None:
+    producer = await opened(house)
+    house.clock.advance(61)
+    await asyncio.gather(house.coordinator.end("x", producer, True), house.coordinator.abort_timed_out())
+    assert state_of(house) is State.COMPLETE_COMMIT
+    assert len(house.topics.partitions[TP0].markers) == 1
+
+
+@housed()
 async def test_time_counts_from_the_first_partition_of_each_transaction(house: House) -> None:
     producer = await opened(house)
     house.clock.advance(40)
@@ -543,6 +558,31 @@ async def test_only_idle_ids_are_forgotten_and_for_good(house: House) -> None:
 
 
 @housed(transactional_id_expiration_ms="10000")
+async def test_an_id_that_is_used_again_in_time_is_not_forgotten_after_all(house: House) -> None:
+    first = await house.coordinator.init_producer_id("x", MINUTE)
+    house.clock.advance(11)
+    again, _ = await asyncio.gather(house.coordinator.init_producer_id("x", MINUTE), house.coordinator.expire_ids())
+    assert again.id == first.id
+    assert house.coordinator.get("x") is not None
+
+
+@housed(transactional_id_expiration_ms="10000")
+async def test_requests_that_wait_while_an_id_is_forgotten_do_not_bring_it_back(house: House) -> None:
+    house.make_topic("t")
+    first = await house.coordinator.init_producer_id("x", MINUTE)
+    house.clock.advance(11)
+    _, added, again = await asyncio.gather(
+        house.coordinator.expire_ids(),
+        house.coordinator.add_partitions("x", first, [TP0]),
+        house.coordinator.init_producer_id("x", MINUTE),
+        return_exceptions=True,
+    )
+    assert getattr(added, "code", None) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert isinstance(again, Producer)
+    assert again.id != first.id
+
+
+@housed(transactional_id_expiration_ms="10000")
 async def test_a_wall_clock_set_back_between_runs_keeps_no_id_longer(house: House) -> None:
     house.clock.advance(1_000_000)
     await house.coordinator.init_producer_id("x", MINUTE)
@@ -562,9 +602,11 @@ async def test_a_full_store_changes_nothing(house: House) -> None:
     producer = await opened(house)
     await house.coordinator.add_offsets("x", producer, "g")
     before = house.coordinator.get("x")
+    house.coordinator._producer_ids._next = house.coordinator._producer_ids._end
     house.store.full = True
     for request in (
         house.coordinator.init_producer_id("new", MINUTE),
+        house.coordinator.init_producer_id(None, MINUTE),
         house.coordinator.init_producer_id("x", MINUTE),
         house.coordinator.add_partitions("x", producer, [TP1]),
         house.coordinator.add_offsets("x", producer, "h"),
@@ -576,6 +618,7 @@ async def test_a_full_store_changes_nothing(house: House) -> None:
     house.clock.advance(100)
     await house.coordinator.abort_timed_out()
     assert house.coordinator.all() == [before]
+    assert list(house.coordinator._entries) == ["x"]
     assert house.topics.partitions[TP0].read() == {"v": "open"}
     house.coordinator.check_produce("x", *producer, *TP0)
     house.store.full = False
@@ -657,15 +700,20 @@ async def test_a_deleted_topic_is_done_with(house: House) -> None:
     assert len(house.topics.partitions["u", 0].markers) == 1
 
 
-@housed()
-async def test_a_topic_deleted_at_the_last_moment_is_done_with(house: House) -> None:
-    producer = await opened(house)
-    house.topics.partitions[TP0].failing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    request = asyncio.create_task(house.coordinator.end("x", producer, True))
-    await asyncio.sleep(0)
-    house.topics.delete("t")
-    await request
-    assert state_of(house) is State.COMPLETE_COMMIT
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_topic_deleted_at_the_last_moment_is_done_with(commit: bool) -> None:
+    """While its data is being synced (at a commit), or while its marker is being written."""
+
+    @housed()
+    async def inside(house: House) -> None:
+        producer = await opened(house)
+        partition = house.topics.partitions[TP0]
+        partition.failing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partition.when_asked = lambda: house.topics.delete("t")
+        await house.coordinator.end("x", producer, commit)
+        assert state_of(house) is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
+
+    inside()
 
 
 @housed()

@@ -99,6 +99,7 @@ class MemoryPartition:
         self.log: list[Record] = []
         self.durable = 0
         self.failing: ErrorCode | None = None
+        self.when_asked: Callable[[], None] = lambda: None
         self.fate = Fate()
 
     def produce(self, producer: Producer, value: str) -> None:
@@ -115,6 +116,7 @@ class MemoryPartition:
         outcome = self.fate.step()
         if outcome is False:
             return done
+        self.when_asked()
         if self.failing is not None:
             done.set_exception(ApiError(self.failing))
             return done
