@@ -571,10 +571,13 @@ async def test_requests_that_wait_while_an_id_is_forgotten_do_not_bring_it_back(
     house.make_topic("t")
     first = await house.coordinator.init_producer_id("x", MINUTE)
     house.clock.advance(11)
-    _, added, again = await asyncio.gather(
-        house.coordinator.expire_ids(),
+    expiring = asyncio.create_task(house.coordinator.expire_ids())
+    while not house.coordinator._entries["x"].lock.locked():
+        await asyncio.sleep(0)
+    added, again, _ = await asyncio.gather(
         house.coordinator.add_partitions("x", first, [TP0]),
         house.coordinator.init_producer_id("x", MINUTE),
+        expiring,
         return_exceptions=True,
     )
     assert getattr(added, "code", None) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
