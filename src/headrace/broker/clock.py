@@ -4,7 +4,7 @@ import time
 
 
 class Clock:
-    """Stamps follow the wall clock; every expiry follows the monotonic one, so that a jump of the wall expires nothing."""
+    """Stamps follow the wall clock; every expiry the monotonic one, so that a jump of the wall expires nothing."""
 
     def __init__(self) -> None:
         self._wall_at_start = time.time()

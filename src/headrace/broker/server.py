@@ -118,7 +118,7 @@ class Broker:
         self._listener.start()
 
     async def stop(self) -> None:
-        """Answer what is being served, sync, leave a checkpoint, and mark the folder clean. Open transactions stay open."""
+        """Answer what is being served, sync, leave a checkpoint, mark the folder clean. Open transactions stay open."""
         self._listener.take_no_more()
         self.groups.close()
         await self._listener.close()
@@ -131,7 +131,7 @@ class Broker:
         self._let_go()
 
     def _open_store(self, connection: sqlite3.Connection) -> bool:
-        """Make the tables, learn who this is, and whether the last stop was unclean; from here on it is, until `stop`."""
+        """Make the tables, learn who this is and whether the last stop was unclean; now it is, until `stop`."""
         for schema in (_SCHEMA, topics.SCHEMA, checkpoint.SCHEMA, groups.SCHEMA, transactions.SCHEMA):
             for statement in schema.split(";"):
                 connection.execute(statement)

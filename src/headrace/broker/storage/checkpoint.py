@@ -44,7 +44,7 @@ class SegmentRow(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """All before `offset`, which stands at `byte` of the segment `segment`, is synced, and this is what it adds up to."""
+    """All before `offset`, which stands at `byte` of the segment `segment`, is synced; this is what it adds up to."""
 
     partition: "Partition"
     log_start: int
@@ -110,7 +110,7 @@ def forget_segments(connection: sqlite3.Connection, topic_id: UUID, index: int, 
 
 def forget_topic(connection: sqlite3.Connection, topic_id: UUID) -> None:
     for table in TABLES:
-        connection.execute(f"DELETE FROM {table} WHERE topic_id = ?", (topic_id.bytes,))  # noqa: S608
+        connection.execute(f"DELETE FROM {table} WHERE topic_id = ?", (topic_id.bytes,))
 
 
 def save_epochs(connection: sqlite3.Connection, topic_id: UUID, index: int, epochs: Epochs) -> None:

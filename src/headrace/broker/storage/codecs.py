@@ -1,4 +1,4 @@
-"""The compressions a batch's records may have. Used off the event loop, and only where a record's own fields are asked for."""
+"""The compressions a batch's records may have: used off the loop, where a record's own fields are asked for."""
 
 import struct
 
@@ -6,12 +6,12 @@ import cramjam
 
 CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
-# Java frames snappy blocks in a format of its own (xerial); librdkafka writes bare snappy. Both are read, the first is written.
+# Java frames snappy blocks in a format of its own (xerial), which is written; librdkafka's bare snappy is read too.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
 
-# Java's reader demands independent blocks: a frame of 64 KB blocks without checksums, whose descriptor's own checksum is 0x82.
+# Java's reader demands independent blocks: 64 KB each, without checksums; 0x82 is the descriptor's own checksum.
 _LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 0x80000000

@@ -20,7 +20,7 @@ class Epochs:
         return self.entries[max(found, 0)][0]
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """The highest epoch at or below `epoch` and the offset after its last; (-1, -1) where nothing is known of it."""
+        """The highest epoch at or below `epoch` and the offset after its last; (-1, -1) where it is unknown."""
         if epoch > self.current:
             return -1, -1
         found = -1

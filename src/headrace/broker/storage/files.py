@@ -8,7 +8,7 @@ from pathlib import Path
 class Disk:
     """The file system, with only those operations whose order decides what survives a crash.
 
-    A new file or folder survives a power loss only after `sync_folder` of its parent; bytes only after `sync` of their file.
+    A new file or folder survives a power loss only after `sync_folder` of its parent, bytes after `sync` of their file.
     """
 
     def __init__(self, *, durable: bool = True) -> None:
@@ -74,7 +74,7 @@ class Disk:
         return [folder.parent for folder in missing]
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder and all in it; a part that is gone already is no error, since a crash may have come in between."""
+        """Remove a folder and all in it; one that is gone already is no error, since a crash may have come in between."""
         try:
             entries = list(os.scandir(path))
         except FileNotFoundError:

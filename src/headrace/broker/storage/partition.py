@@ -141,7 +141,7 @@ class Partition:
     # -- appending ---------------------------------------------------------------------------------------------------
 
     def append(self, view: memoryview, batch: Batch) -> Written | None:
-        """Append a checked batch at the end; a retry of a written one is not appended, and what was written is returned."""
+        """Append a checked batch; a retry of a written one is not appended, and what was written is returned."""
         self.check_online()
         if batch.producer_id >= 0:
             written = self.producers.check(batch)
@@ -186,7 +186,7 @@ class Partition:
         return offset
 
     def _take_back(self, segment: Segment) -> None:
-        """Cut what a failed write may have left; if even that fails, the next write overwrites it and recovery cuts it."""
+        """Cut what a failed write may have left; if that fails too, the next write overwrites it or recovery cuts it."""
         try:
             self._disk.truncate(self._files.open(segment.path).fd, segment.size)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Finding bytes for readers: whole batches, never decoded, only synced ones, and never waiting for the disk on the loop."""
+"""Finding bytes for readers: whole batches, undecoded, synced ones only, never waiting for the disk on the loop."""
 
 import asyncio
 import errno
@@ -50,7 +50,7 @@ class FoundTime(NamedTuple):
 
 
 def read(partition: Partition, offset: int, limit: int, max_bytes: int, at_least_one: bool) -> Slice | None:
-    """The batches from the one that holds `offset`, up to the offset `limit` (which is never past the high watermark)."""
+    """The batches from the one that holds `offset` up to the offset `limit`, which is never past the high watermark."""
     if offset >= limit:
         return None
     known = partition.known_end(offset)

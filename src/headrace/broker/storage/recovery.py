@@ -1,8 +1,9 @@
-"""Opening a partition after a stop of any kind: from its checkpoint on, the log is walked, cut where it is torn, and synced."""
+"""Opening a partition: from its checkpoint on, the log is walked, cut where it is torn, and synced."""
 
 import logging
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from headrace.broker.storage.batch import Batch, marker_commits
@@ -45,7 +46,7 @@ def recover(
     found = Recovered(saved.log_start, producers)
 
     # A crash may have come between moving the log's start and removing the files before it.
-    leftover = [base for base, after in zip(bases, bases[1:], strict=False) if after <= saved.log_start]
+    leftover = [base for base, after in pairwise(bases) if after <= saved.log_start]
     for base in leftover:
         disk.remove(Segment(folder, base).path)
     if leftover:
@@ -168,6 +169,6 @@ def _set_aside(name: str, path: Path, start: int, end: int, disk: Disk, reason: 
 
 
 def _rewrite(file: int, start: int, end: int, disk: Disk) -> None:
-    """Write the walked bytes once more: after a failed sync the page cache calls lost pages clean, and would not write them."""
+    """Write the walked bytes again: after a failed sync the page cache calls lost pages clean and would not write them."""
     for position in range(start, end, _COPY_SIZE):
         disk.write(file, os.pread(file, min(_COPY_SIZE, end - position), position), position)

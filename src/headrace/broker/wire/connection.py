@@ -69,6 +69,7 @@ class Connection:
         self._writing = False
         self._taking = False
         self._waiting_for_memory = False
+        self._more_waits = False  # the client has sent more than is served now
         self._current: asyncio.Task[None] | Fetch | None = None
         self._regulate()
 
@@ -83,6 +84,9 @@ class Connection:
         return self._busy
 
     def _readable(self) -> None:
+        if self._busy or self._out:
+            self._look_for_the_end()
+            return
         frame, kept = self._frame, len(self._rest)
         if frame is not None:
             target = frame[self._filled :]
@@ -116,6 +120,20 @@ class Connection:
                 self._taking = False
                 self.listener.memory.give_back(frame)
             self.go_on()
+
+    def _look_for_the_end(self) -> None:
+        """While a request is served no other is read, but a client that went away is noticed."""
+        try:
+            gone = not self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            gone = True
+        if gone:
+            self.close()
+        else:
+            self._more_waits = True
+            self._regulate()
 
     def _take(self, data: memoryview) -> None:
         """Serve the whole frames in `data`, and keep what is left."""
@@ -161,6 +179,8 @@ class Connection:
         """Serve what was read already, then read more."""
         if self._taking or self._closed:
             return
+        if not (self._busy or self._out):
+            self._more_waits = False
         if len(self._rest) >= 4 and not (self._busy or self._out or self._waiting_for_memory):
             data = memoryview(bytearray(self._rest))
             self._rest = b""
@@ -169,7 +189,7 @@ class Connection:
             self._regulate()
 
     def _regulate(self) -> None:
-        wanted = not (self._closed or self._busy or self._out or self._waiting_for_memory or self.listener.stopping)
+        wanted = not (self._closed or self._more_waits or self._waiting_for_memory or self.listener.stopping)
         if wanted and not self._reading:
             self._loop.add_reader(self._fd, self._readable)
         elif self._reading and not wanted:
@@ -252,6 +272,10 @@ class Connection:
         except Exception:
             logger.exception("%s version %d failed", APIS[key].name, version)
             body = {"error_code": ErrorCode.UNKNOWN_SERVER_ERROR}
+        if isinstance(body, dict) and body.keys() == {"error_code"} and not codec.has_error_code(key, version):
+            # The answer has no place for an error as a whole: a closed connection says it.
+            self.close()
+            return
         data = body if isinstance(body, bytes) else codec.write_response(key, version, body)
         answer.send([frame_of(codec.response_header(key, version, header.correlation_id) + data)])
 

@@ -1,4 +1,4 @@
-"""Produce: batches from the socket's buffer into the log, unparsed but for their headers, answered once they are synced."""
+"""Produce: batches from the socket's buffer into the log, their headers alone parsed, answered once synced."""
 
 import asyncio
 import logging
