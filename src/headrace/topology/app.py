@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar, overload
 
 from headrace.errors import Problem, TopologyError
@@ -10,7 +9,7 @@ from headrace.topology.choices import Format, Guarantee, Latency, StateStore
 from headrace.topology.declaring import Declaration, KeyLike, column_of, name_of, names_of, parameters_of
 from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.graph import Topology
-from headrace.topology.nodes import LATE, REJECTED, Files, Node, Rate, Step, Stream, Topic, View
+from headrace.topology.nodes import Files, Node, Rate, Step, Stream, Topic, View
 from headrace.topology.place import place_of_caller
 from headrace.topology.schema import SchemaLike
 from headrace.topology.sources import RATE_SCHEMA, read_source, record_columns_of
@@ -23,7 +22,6 @@ Function: TypeAlias = Callable[..., Any]
 N = TypeVar("N", bound=Node)
 
 APP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")  # it names a PostgreSQL schema and a folder
-CHANNEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 NO_LATENESS = Duration(0)
 
 
@@ -76,11 +74,7 @@ class App:
         format_ = declaration.read("format", Format.of, format, None)
         extra = declaration.read("record_columns", record_columns_of, record_columns, ())
         read = read_source(declaration, schema, format_, key, event_time, lateness, ahead, extra)
-        if (
-            read.event_time is not None
-            and read.event_time.column == "_timestamp"
-            and "_timestamp" not in extra
-        ):
+        if read.event_time is not None and read.event_time.column == "_timestamp" and "_timestamp" not in extra:
             extra = (*extra, "_timestamp")
         return self._add(
             declaration,
@@ -189,7 +183,7 @@ class App:
             name = name_of(function)
             declaration = self._declaration("stream", name)
             declared = declaration.read("channels", names_of, channels, ())
-            _check_channels(declaration, declared)
+            declaration.check_channel_names(declared)
             kept = declaration.read("guarantee", Guarantee.of, guarantee, None)
             speed = declaration.read("latency", Latency.of, latency, Latency.MICRO_BATCH)
             if speed is Latency.REAL_TIME and kept not in (None, Guarantee.AT_LEAST_ONCE):
@@ -208,9 +202,7 @@ class App:
                     topic_name=self._topic_name(declaration, name, topic),
                     key=declaration.read("key", names_of, key, ()),
                     event_time=declaration.read("event_time", column_of, event_time, None),
-                    lateness=None
-                    if lateness is None
-                    else declaration.read("lateness", Duration.of, lateness, None),
+                    lateness=None if lateness is None else declaration.read("lateness", Duration.of, lateness, None),
                     channels=declared,
                     guarantee=kept or Guarantee.EXACTLY_ONCE,
                     latency=speed,
@@ -291,7 +283,7 @@ class App:
         return topology
 
     def _connected(self) -> tuple[Topology | None, tuple[Problem, ...]]:
-        inputs, found = connect(self.name, self.nodes)
+        inputs, found = connect(self.nodes)
         problems = tuple(sorted((*self._problems, *found), key=lambda problem: (problem.file, problem.line)))
         return (None if problems else Topology(self.name, self.nodes, inputs)), problems
 
@@ -309,26 +301,8 @@ class App:
         for other in self._nodes:
             if other.name.casefold() == node.name.casefold():
                 # Checkpoints are folders named after nodes, and some file systems ignore case.
-                taken = (
-                    "is taken" if other.name == node.name else f"is, but for its case, {other.name!r}, taken"
-                )
-                declaration.problem(
-                    f"the name {taken} by the {other.kind} at {other.place}", "choose another"
-                )
+                taken = "is taken" if other.name == node.name else f"is, but for its case, {other.name!r}, taken"
+                declaration.problem(f"the name {taken} by the {other.kind} at {other.place}", "choose another")
                 break
         self._nodes.append(node)
         return node
-
-
-def _check_channels(declaration: Declaration, channels: tuple[str, ...]) -> None:
-    taken = {*dir(Stream), *(field.name for field in fields(Stream)), LATE, REJECTED}
-    for channel in channels:
-        if channel in taken:
-            declaration.problem(
-                f"the channel {channel!r} has a name that a stream uses itself", "rename the channel"
-            )
-        elif not CHANNEL_NAME.fullmatch(channel):
-            declaration.problem(
-                f"the channel {channel!r} cannot be an attribute's name",
-                "use letters, digits and _, starting with a letter",
-            )

@@ -20,10 +20,8 @@ class Choice(Enum):
         for member in cls:
             if member.value == value:
                 return member
-        raise InputError(
-            f"{value!r} is no {cls.__name__.lower()}",
-            next_step=did_you_mean(str(value), [member.value for member in cls]),
-        )
+        step = did_you_mean(str(value), [member.value for member in cls])
+        raise InputError(f"{value!r} is unknown", next_step=step)
 
     def __str__(self) -> str:
         return str(self.value)

@@ -1,14 +1,16 @@
 """Reading what a declaration was given: what cannot be read becomes a problem, and reading goes on."""
 
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
 from headrace.errors import InputError, Problem
 from headrace.topology.datatypes import DataType, Decimal, Primitive
 from headrace.topology.nearest import did_you_mean
-from headrace.topology.nodes import Channel, Node, Parameter
+from headrace.topology.nodes import LATE, REJECTED, Channel, Node, Parameter, Stream
 from headrace.topology.place import Place
 from headrace.topology.schema import Schema
 
@@ -18,7 +20,7 @@ KeyLike: TypeAlias = str | Sequence[str] | None
 T = TypeVar("T")
 D = TypeVar("D")
 
-NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 LONGEST_NODE_NAME = 63  # a view's name is a PostgreSQL identifier
 LONGEST_TOPIC_NAME = 249 - len(".rejected")  # Kafka's limit, with room for what cannot be used
@@ -44,7 +46,7 @@ class Declaration:
             return otherwise
 
     def check_node_name(self, name: str) -> None:
-        if not NODE_NAME.fullmatch(name):
+        if not NAME.fullmatch(name) or keyword.iskeyword(name):
             self.problem(
                 f"the name {name!r} cannot be a parameter's name",
                 "use letters, digits and _, starting with a letter",
@@ -57,6 +59,17 @@ class Declaration:
             self.problem(f"{topic_name!r} cannot be a topic's name", "use letters, digits, '.', '_' and '-'")
         elif len(topic_name) > LONGEST_TOPIC_NAME:
             self.problem(f"the topic's name is longer than {LONGEST_TOPIC_NAME} characters")
+
+    def check_channel_names(self, channels: Sequence[str]) -> None:
+        taken = {*dir(Stream), *(field.name for field in fields(Stream)), LATE, REJECTED}
+        for channel in channels:
+            if channel in taken:
+                self.problem(f"the channel {channel!r} has a name that a stream uses itself", "rename it")
+            elif not NAME.fullmatch(channel) or keyword.iskeyword(channel):
+                self.problem(
+                    f"the channel {channel!r} cannot be an attribute's name",
+                    "use letters, digits and _, starting with a letter",
+                )
 
     def check_key(self, key: tuple[str, ...], schema: Schema, also: Sequence[str]) -> None:
         for name in key:

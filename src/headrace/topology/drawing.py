@@ -97,8 +97,9 @@ def _facts(topology: Topology, node: Node) -> Iterator[str]:
         yield str(node.latency)
     if isinstance(node, QueryNode):
         yield str(node.guarantee)
-        for feed in topology.rejects_written_by(node):
-            yield f"writes {feed.topic_name}.rejected"
+        rejected = [f"{feed.topic_name}.rejected" for feed in topology.rejects_written_by(node)]
+        if rejected:
+            yield f"writes {', '.join(rejected)}"
 
 
 def _id(node: Node) -> str:

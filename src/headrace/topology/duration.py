@@ -61,9 +61,7 @@ class Duration:
             return cls(value // timedelta(microseconds=1))
         if isinstance(value, str):
             return cls(_microseconds_of(value))
-        raise InputError(
-            f"{value!r} is no duration", next_step='write it as "5 minutes" or as a datetime.timedelta'
-        )
+        raise InputError(f"{value!r} is no duration", next_step='write it as "5 minutes" or as a datetime.timedelta')
 
     @property
     def timedelta(self) -> timedelta:

@@ -74,9 +74,7 @@ class Topology:
             return node.lateness
         if isinstance(node, Stream) and node.lateness is not None:
             return node.lateness
-        return max(
-            (self.lateness(node_of(feed)) for feed in self._inputs[node].values()), default=Duration(0)
-        )
+        return max((self.lateness(node_of(feed)) for feed in self._inputs[node].values()), default=Duration(0))
 
     def describe(self, query: QueryNode) -> dict[str, Any]:
         """What a query's checkpoint depends on among the declarations, as plain values to compare."""

@@ -23,9 +23,7 @@ def load_app(path: str | Path, name: str | None = None) -> App:
     file = Path(path).absolute()
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "is not there"
-        raise _not_loaded(
-            Place(str(file), 0), f"the file {what}", "name the Python file that declares the app"
-        )
+        raise _not_loaded(Place(str(file), 0), f"the file {what}", "name the file that declares the app")
     module = _run(file)
     apps = {variable: value for variable, value in vars(module).items() if isinstance(value, App)}
     return _chosen(apps, name, Place(str(file), 0))
@@ -71,10 +69,11 @@ def _module_name(file: Path) -> str:
 
 
 def _failure(error: Exception | SystemExit, file: Path) -> Error:
-    if isinstance(error, SyntaxError) and error.filename is not None:
-        place = Place(error.filename, error.lineno or 0)
-        return _not_loaded(place, f"not Python: {error.msg}", None)
     place = _last_line_in(error, file)
+    if isinstance(error, SyntaxError):
+        if error.filename is not None and Path(error.filename).is_file():
+            place = Place(error.filename, error.lineno or 0)
+        return _not_loaded(place, f"not Python: {error.msg}", None)
     match error:
         case TopologyError():
             return error
@@ -92,32 +91,29 @@ def _failure(error: Exception | SystemExit, file: Path) -> Error:
 
 
 def _last_line_in(error: BaseException, file: Path) -> Place:
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
-    ]
-    return Place(str(file), (lines[-1] if lines else None) or 0)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno or 0 for frame in frames if frame.filename == str(file)]
+    return Place(str(file), lines[-1] if lines else 0)
 
 
 def _chosen(apps: dict[str, App], name: str | None, place: Place) -> App:
-    distinct = {id(app): app for app in apps.values()}
+    variables = ", ".join(apps)
+    distinct = list({id(app): app for app in apps.values()}.values())
     if not distinct:
         raise _not_loaded(place, "the file declares no app", 'add one: app = headrace.App("name")')
     if name is None:
-        if len(distinct) == 1:
-            return next(iter(distinct.values()))
-        raise _not_loaded(
-            place, f"the file declares several apps: {', '.join(apps)}", "name the one you mean"
-        )
+        if len(distinct) > 1:
+            raise _not_loaded(place, f"the file declares several apps: {variables}", "say which one to take")
+        return distinct[0]
     if name in apps:
         return apps[name]
-    named = [app for app in distinct.values() if app.name == name]
-    if len(named) == 1:
-        return named[0]
-    known = dict.fromkeys([*apps, *(app.name for app in distinct.values())])
-    message = f"the file has {'several apps' if named else 'no app'} named {name!r}"
-    raise _not_loaded(
-        place, message, did_you_mean(name, known) if not named else f"name it by: {', '.join(apps)}"
-    )
+    named = [app for app in distinct if app.name == name]
+    if len(named) > 1:
+        raise _not_loaded(place, f"several apps are named {name!r}", f"name its variable: {variables}")
+    if not named:
+        known = dict.fromkeys([*apps, *(app.name for app in distinct)])
+        raise _not_loaded(place, f"the file declares no app {name!r}", did_you_mean(name, known))
+    return named[0]
 
 
 def _not_loaded(place: Place, message: str, next_step: str | None) -> NotLoaded:

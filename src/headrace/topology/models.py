@@ -76,9 +76,7 @@ def _dataclass_fields(model: Any) -> list[_Field]:
         ) from error
     missing = dataclasses.MISSING
     return [
-        _Field(
-            field.name, hints[field.name], not (field.default is missing and field.default_factory is missing)
-        )
+        _Field(field.name, hints[field.name], not (field.default is missing and field.default_factory is missing))
         for field in dataclasses.fields(model)
     ]
 

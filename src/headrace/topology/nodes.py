@@ -200,6 +200,11 @@ class Stream(QueryNode):
     def channel_names(self) -> tuple[str, ...]:
         return (*self.channels, LATE) if self.channels else (LATE, REJECTED)
 
+    @property
+    def outputs(self) -> tuple[Feed, ...]:
+        """What its function's rows end in: its declared channels, or else the stream itself."""
+        return tuple(Channel(self, channel, self.place) for channel in self.channels) or (self,)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View(QueryNode):

@@ -92,12 +92,10 @@ def _read_schema(declaration: Declaration, given: SchemaLike | None, format: For
     reserved = {name.casefold() for name in (*RECORD_COLUMNS, COMPUTED_TIME_COLUMN)}
     for column in schema:
         if column.name.casefold() in reserved:
-            declaration.problem(
-                f"schema: the column {column.name!r} is a name Headrace gives", "rename the column"
-            )
+            declaration.problem(f"schema: the column {column.name!r} has a name of Headrace's own", "rename it")
     if value_type is not None and [column.type for column in schema] != [value_type]:
         declaration.problem(
-            f"schema: a topic of format {format} has one column of type {value_type.ddl}",
+            f"schema: a topic of format {format} has one {value_type.ddl} column",
             "leave the schema out",
         )
     if format is Format.JSON:

@@ -30,7 +30,7 @@ Inputs: TypeAlias = Mapping[Node, Mapping[str, Feed]]
 """For each node the feed that each of its parameters stands for."""
 
 
-def connect(app_name: str, nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]]:
+def connect(nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]]:
     """The inputs of every node, and every problem that shows only once all declarations are known."""
     problems: list[Problem] = []
     by_name: dict[str, Node] = {}
@@ -40,12 +40,8 @@ def connect(app_name: str, nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]
     for node in nodes:
         if isinstance(node, FunctionNode):
             for parameter in node.parameters:
-                feed = (
-                    by_name.get(parameter.upstream)
-                    if isinstance(parameter.upstream, str)
-                    else parameter.upstream
-                )
-                found = _problem_with(node, parameter, feed, app_name, by_name)
+                feed = by_name.get(parameter.upstream) if isinstance(parameter.upstream, str) else parameter.upstream
+                found = _problem_with(node, parameter, feed, nodes)
                 if found is not None:
                     problems.append(found)
                 elif feed is not None:
@@ -72,21 +68,13 @@ def _problem(node: Node, message: str, next_step: str | None = None) -> Problem:
     return problem_at(node.place, f"{node.kind} {node.name!r}: {message}", next_step)
 
 
-def _problem_with(
-    node: FunctionNode, parameter: Parameter, feed: Feed | None, app_name: str, by_name: Mapping[str, Node]
-) -> Problem | None:
+def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, nodes: Sequence[Node]) -> Problem | None:
     if feed is None:
-        others = [
-            name for name, other in by_name.items() if other is not node and not isinstance(other, View)
-        ]
-        return _problem(node, f"unknown upstream {parameter.name!r}", did_you_mean(parameter.name, others))
+        names = [other.name for other in nodes if other is not node and not isinstance(other, View)]
+        return _problem(node, f"unknown upstream {parameter.name!r}", did_you_mean(parameter.name, names))
     upstream = node_of(feed)
-    if upstream is not by_name.get(upstream.name):
-        if upstream.app_name == app_name and upstream.name in by_name:
-            return None  # two nodes of one name: that is a problem of its own, and enough said
-        return _problem(
-            node, f"{feed} belongs to the app {upstream.app_name!r}", "declare its topic in this app"
-        )
+    if upstream not in nodes:
+        return _problem(node, f"{feed} belongs to the app {upstream.app_name!r}", "declare its topic here")
     if isinstance(feed, Channel):
         if feed.name in upstream.channel_names:
             return None
@@ -118,9 +106,7 @@ def _topic_problems(nodes: Sequence[Node]) -> Iterator[Problem]:
         for topic_name in _topics_of(node):
             owner = owners.setdefault(topic_name, node)
             if owner.name != node.name:
-                message = (
-                    f"the topic {topic_name!r} is that of the {owner.kind} {owner.name!r} at {owner.place}"
-                )
+                message = f"the topic {topic_name!r} is that of the {owner.kind} {owner.name!r} at {owner.place}"
                 yield _problem(node, message, f"read {owner.name!r} instead, or name another topic")
                 break
 
@@ -130,9 +116,7 @@ def _cycle_problems(nodes: Sequence[Node], inputs: Inputs) -> list[Problem]:
     problems = []
     for cycle in cycles_in(nodes, upstreams):
         way = " → ".join(node.name for node in (*cycle, cycle[0]))
-        problems.append(
-            _problem(cycle[0], f"it is its own upstream: {way}", "break the cycle at one of them")
-        )
+        problems.append(_problem(cycle[0], f"it is its own upstream: {way}", "break the cycle"))
     return problems
 
 
@@ -145,10 +129,6 @@ def _reading_problems(nodes: Sequence[Node], inputs: Inputs) -> Iterator[Problem
             if isinstance(feed, Channel) and feed.name == REJECTED and feed.node not in read:
                 step = f"nobody reads {feed.node.name!r}, so nobody rejects its rows: add a node that does"
                 yield _problem(node, f"nothing writes {feed}", step)
-            if (
-                isinstance(node, Stream)
-                and node.latency is Latency.REAL_TIME
-                and isinstance(feed, Rate | Files)
-            ):
+            if isinstance(node, Stream) and node.latency is Latency.REAL_TIME and isinstance(feed, Rate | Files):
                 message = f"{feed.kind} {feed.name!r} cannot feed it: real-time mode reads topics alone"
                 yield _problem(node, message, "leave latency out")
