@@ -74,7 +74,7 @@ class Disk:
         return [folder.parent for folder in missing]
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder and all in it; one that is gone already is no error, since a crash may have come in between."""
+        """Remove a folder and all in it; one that is gone already is no error: a crash may have come in between."""
         try:
             entries = list(os.scandir(path))
         except FileNotFoundError:

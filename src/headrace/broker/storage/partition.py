@@ -186,7 +186,7 @@ class Partition:
         return offset
 
     def _take_back(self, segment: Segment) -> None:
-        """Cut what a failed write may have left; if that fails too, the next write overwrites it or recovery cuts it."""
+        """Cut what a failed write may have left; failing that, the next write overwrites it or recovery cuts it."""
         try:
             self._disk.truncate(self._files.open(segment.path).fd, segment.size)
         except OSError as error:

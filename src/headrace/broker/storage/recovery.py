@@ -169,6 +169,6 @@ def _set_aside(name: str, path: Path, start: int, end: int, disk: Disk, reason: 
 
 
 def _rewrite(file: int, start: int, end: int, disk: Disk) -> None:
-    """Write the walked bytes again: after a failed sync the page cache calls lost pages clean and would not write them."""
+    """Write the walked bytes again: after a failed sync the page cache calls lost pages clean."""
     for position in range(start, end, _COPY_SIZE):
         disk.write(file, os.pread(file, min(_COPY_SIZE, end - position), position), position)
