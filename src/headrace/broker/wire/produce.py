@@ -36,6 +36,7 @@ _RECORDS = struct.Struct(">ii")  # partition, length of the records
 _RESULT = struct.Struct(">ihqq")  # partition, error, base offset, append time
 _RESULT_WITH_START = struct.Struct(">ihqqq")
 _FLEXIBLE_FROM = 9
+_ABORTABLE_FROM = 11
 _TOPIC_IDS_FROM = 13
 _NO_OFFSET = -1
 
@@ -158,9 +159,7 @@ class Produce:
                 f"min.insync.replicas is {config.min_insync_replicas}, and there is one replica",
             )
         if batch.transactional:
-            self._broker.transactions.check_produce(
-                self._transactional_id, batch.producer_id, batch.producer_epoch, partition.topic_name, index
-            )
+            self._check_transaction(batch, partition)
         now = self._broker.clock.wall_ms()
         if config.message_timestamp_type == "LogAppendTime":
             stamp_append_time(records, now)
@@ -183,6 +182,16 @@ class Produce:
             partition.when_synced(end, lambda error: self._partition_synced(result, error))
         else:
             self._unsynced -= 1
+
+    def _check_transaction(self, batch: Batch, partition: Partition) -> None:
+        try:
+            self._broker.transactions.check_produce(
+                self._transactional_id, batch.producer_id, batch.producer_epoch, partition.topic_name, partition.index
+            )
+        except ApiError as error:
+            if error.code is ErrorCode.INVALID_TXN_STATE and self._version >= _ABORTABLE_FROM:
+                raise ApiError(ErrorCode.TRANSACTION_ABORTABLE, error.message) from error
+            raise
 
     def _partition(self, topic: SentTopic, index: int) -> Partition:
         found = self._find(topic)
