@@ -55,7 +55,7 @@ def recover(
 
     closed = [base for base in bases if base < saved.segment]
     known = sorted(base for base in saved.segments if base < saved.segment)
-    expected = [base for base in known if _end_of(base, known, saved.segment) > saved.log_start]
+    expected = [base for base, end in pairwise([*known, saved.segment]) if end > saved.log_start]
     if closed != expected:
         raise Damage(0, f"segments {sorted(set(expected) ^ set(closed))} are missing or not the log's")
     for number, base in enumerate(closed):
@@ -71,11 +71,6 @@ def recover(
 
     _walk_tail(name, folder, [base for base in bases if base >= saved.segment], saved, epochs, disk, found, now_ms)
     return found
-
-
-def _end_of(base: int, bases: list[int], last: int) -> int:
-    following = bases.index(base) + 1
-    return bases[following] if following < len(bases) else last
 
 
 def _walk_tail(
