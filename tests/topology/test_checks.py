@@ -155,6 +155,10 @@ STREAM_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "channel's name": ({"channels": ["e-u"]}, "the channel 'e-u' cannot be an attribute's name"),
     "channel's keyword": ({"channels": ["in"]}, "the channel 'in' cannot be an attribute's name"),
     "channel twice": ({"channels": ["eu", "eu"]}, "channels: a name stands twice in ['eu', 'eu']"),
+    "channel's topic": (
+        {"channels": ["eu"], "topic": "t" * 239},
+        "the topic of channel 'eu' has a name longer than 240",
+    ),
     "topic": ({"topic": "a/b"}, "'a/b' cannot be a topic's name"),
 }
 

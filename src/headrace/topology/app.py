@@ -183,7 +183,8 @@ class App:
             name = name_of(function)
             declaration = self._declaration("stream", name)
             declared = declaration.read("channels", names_of, channels, ())
-            declaration.check_channel_names(declared)
+            topic_name = self._topic_name(declaration, name, topic)
+            declaration.check_channel_names(declared, topic_name)
             kept = declaration.read("guarantee", Guarantee.of, guarantee, None)
             speed = declaration.read("latency", Latency.of, latency, Latency.MICRO_BATCH)
             if speed is Latency.REAL_TIME and kept not in (None, Guarantee.AT_LEAST_ONCE):
@@ -199,7 +200,7 @@ class App:
                     place=declaration.place,
                     function=function,
                     parameters=parameters_of(function, declaration),
-                    topic_name=self._topic_name(declaration, name, topic),
+                    topic_name=topic_name,
                     key=declaration.read("key", names_of, key, ()),
                     event_time=declaration.read("event_time", column_of, event_time, None),
                     lateness=None if lateness is None else declaration.read("lateness", Duration.of, lateness, None),

@@ -60,7 +60,7 @@ class Declaration:
         elif len(topic_name) > LONGEST_TOPIC_NAME:
             self.problem(f"the topic's name is longer than {LONGEST_TOPIC_NAME} characters")
 
-    def check_channel_names(self, channels: Sequence[str]) -> None:
+    def check_channel_names(self, channels: Sequence[str], topic_name: str) -> None:
         taken = {*dir(Stream), *(field.name for field in fields(Stream)), LATE, REJECTED}
         for channel in channels:
             if channel in taken:
@@ -70,6 +70,8 @@ class Declaration:
                     f"the channel {channel!r} cannot be an attribute's name",
                     "use letters, digits and _, starting with a letter",
                 )
+            elif len(topic_name) <= LONGEST_TOPIC_NAME < len(f"{topic_name}.{channel}"):
+                self.problem(f"the topic of channel {channel!r} has a name longer than {LONGEST_TOPIC_NAME} characters")
 
     def check_key(self, key: tuple[str, ...], schema: Schema, also: Sequence[str]) -> None:
         for name in key:
