@@ -1,8 +1,14 @@
 """The command line itself: help, mistakes, and exit codes."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 import headrace as package
+from headrace.cli.main import run
 from tests.conftest import Headrace
 
 COMMANDS = [
@@ -12,18 +18,51 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
+
+
+def ends_with(code: int, words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """What the command prints on stdout and stderr, run in this process."""
+    capsys.readouterr()
+    assert run(words) == code
+    return capsys.readouterr()
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(headrace_alone: Headrace, command: str) -> None:
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = command.split()
-    text = headrace_alone.ok(*words, "--help")
+    text, _ = ends_with(0, [*words, "--help"], capsys)
     assert f"Usage: headrace {command}" in text
     if len(words) == 2 or command in ("produce", "consume", "doctor"):
         assert "--kafka " in text
         assert "HEADRACE_KAFKA" in text
 
 
-def test_version(headrace_alone: Headrace) -> None:
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("topics", "groups")])
+def test_the_page_of_commands_names_every_option_and_no_other(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, _ = ends_with(0, [*command.split(), "--help"], capsys)
+    offered = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)) - {
+        "--help",
+        "--kafka",
+        "--kafka-set",
+    }
+    section = PAGE.read_text().partition(f"## headrace {command}\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)) == offered
+
+
+def test_a_group_of_commands_named_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["topics"], ["groups"]):
+        _, text = ends_with(2, words, capsys)
+        assert text.startswith("Usage: headrace")
+        assert len(text.splitlines()) > 5
+
+
+def test_version_and_the_module(headrace_alone: Headrace) -> None:
     assert headrace_alone.ok("--version") == f"headrace {package.__version__}\n"
+    module = [sys.executable, "-m", "headrace", "--version"]
+    assert subprocess.check_output(module, text=True) == f"headrace {package.__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -50,8 +89,14 @@ def test_version(headrace_alone: Headrace) -> None:
         (["broker", "--data", "d", "--set", "num.partitions"], "'num.partitions' is not NAME=VALUE"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(headrace_alone: Headrace, words: list[str], complaint: str) -> None:
-    assert complaint in headrace_alone.fails(*words, code=2)
+def test_a_mistake_is_one_line_and_exit_2(
+    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, text = ends_with(2, words, capsys)
+    assert out == ""
+    assert text.startswith("headrace: ")
+    assert text.count("\n") == 1
+    assert complaint in text
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,14 @@ def run(
     if as_json and key_separator is not None:
         raise typer.BadParameter("--key-separator has no meaning with --json")
     position = Position.parse(start, "--from")
-    reader = _Reader(connect(kafka, kafka_set), topic, position, isolation, group)
+    reader = _Reader(connect(kafka, kafka_set), topic, position, isolation, group, exit_at_end)
     if group is None:
         reader.assign(partitions)
     else:
         reader.join()
     line = _json_line if as_json else _plain_line(key_separator)
     try:
-        reader.print_all(line, limit, exit_at_end)
+        reader.print_all(line, limit)
     except KeyboardInterrupt:
         return 130
     finally:
@@ -82,13 +82,20 @@ class _Reader:
     """A consumer, where it starts, and which of its partitions it has read to the end."""
 
     def __init__(
-        self, cluster: "Cluster", topic: str, position: Position, isolation: Isolation, group: str | None
+        self,
+        cluster: "Cluster",
+        topic: str,
+        position: Position,
+        isolation: Isolation,
+        group: str | None,
+        exit_at_end: bool,
     ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._position = position
         self._isolation = isolation
         self._group = group
+        self._exit_at_end = exit_at_end
         self._unfinished: set[int] | None = None  # None: partitions are not known yet
         self._admin = cluster.admin()
         self._partitions = [partition.id for partition in cluster.topic(self._admin, topic).partitions]
@@ -101,6 +108,8 @@ class _Reader:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "isolation.level": isolation.value,
+                # the end is known once the broker has nothing to answer with, so do not let it wait for more
+                "fetch.wait.max.ms": 10 if exit_at_end else 500,
             }
         )
 
@@ -118,10 +127,10 @@ class _Reader:
         """Read what the group assigns, from its committed offsets on."""
         self._consumer.subscribe([self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
-    def print_all(self, line: "Callable[[Message], bytes]", limit: int | None, exit_at_end: bool) -> None:
+    def print_all(self, line: "Callable[[Message], bytes]", limit: int | None) -> None:
         out = sys.stdout.buffer
         left = limit
-        while left != 0 and not (exit_at_end and self._unfinished is not None and not self._unfinished):
+        while left != 0 and not (self._exit_at_end and self._unfinished == set()):
             messages = self._consumer.consume(BATCH if left is None else min(BATCH, left), POLL_SECONDS)
             printed: dict[int, Message] = {}
             for message in messages:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -44,13 +45,14 @@ def _headrace(
 
 
 def main() -> None:
+    """What the shell calls."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: Sequence[str]) -> int:
     """Run the command; whatever goes wrong ends in one line on stderr and an exit code."""
-    sys.exit(_run())
-
-
-def _run() -> int:
     try:
-        code = app(standalone_mode=False)
+        code = app(words, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
     except Error as error:
         return _fail(str(error), 1)
