@@ -267,9 +267,7 @@ def demo(folder: Path) -> int:
 def verdict(screen: Screen, producer: Numbers, exit_code: int, seconds: float) -> int:
     """Count, say what was found, and fail where anything is missing."""
     sent = set(range(EVENTS))
-    problems = [f"{len(sent - producer.acknowledged)} events were never acknowledged"] * (
-        producer.acknowledged != sent
-    )
+    problems = [f"{len(sent - producer.acknowledged)} events were never acknowledged"] * (producer.acknowledged != sent)
     screen.say("")
     for group in screen.groups:
         lost = len(producer.acknowledged - group.read.keys())

@@ -38,9 +38,7 @@ class Headrace:
     def environment(self) -> Mapping[str, str]:
         return {**os.environ, "HEADRACE_KAFKA": self.address, "COLUMNS": "200"}
 
-    def __call__(
-        self, *words: str, stdin: str | bytes = b"", limit: float = 60
-    ) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, stdin: str | bytes = b"", limit: float = 60) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [COMMAND, *words],
             input=stdin.encode() if isinstance(stdin, str) else stdin,

@@ -15,9 +15,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def test_all_names_every_public_name_and_no_other() -> None:
-    public = {
-        name for name, value in vars(headrace).items() if name[0] != "_" and not inspect.ismodule(value)
-    }
+    public = {name for name, value in vars(headrace).items() if name[0] != "_" and not inspect.ismodule(value)}
     assert set(headrace.__all__) == public | {"__version__"}
     assert list(headrace.__all__) == sorted(headrace.__all__)
 
@@ -39,9 +37,7 @@ def test_every_error_is_exported_and_hangs_in_the_tree_that_is_drawn() -> None:
         if depth:
             parents[name] = path[depth - 1]
     raised = [getattr(errors, name) for name in errors.__all__ if name != "Error"]
-    assert {
-        kind.__name__: kind.__base__.__name__ for kind in raised if issubclass(kind, Exception)
-    } == parents
+    assert {kind.__name__: kind.__base__.__name__ for kind in raised if issubclass(kind, Exception)} == parents
     assert set(errors.__all__) <= set(headrace.__all__)
 
 

@@ -37,9 +37,7 @@ def test_one_line_when_ready_and_exit_0_when_asked_to_stop(headrace_alone: Headr
         assert (process.returncode, out) == (0, "")
         assert "Traceback" not in err
     with running(headrace_alone) as (_, address):
-        assert (
-            headrace_alone.ok("consume", "kept", "--kafka", address, "--exit-at-end") == "through a restart\n"
-        )
+        assert headrace_alone.ok("consume", "kept", "--kafka", address, "--exit-at-end") == "through a restart\n"
 
 
 def test_settings_and_durability_reach_the_broker(headrace_alone: Headrace) -> None:
@@ -66,9 +64,7 @@ def test_a_second_broker_on_the_folder_is_refused(headrace_alone: Headrace) -> N
         (["--data", "/proc/nowhere"], "--data"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
-    headrace_alone: Headrace, words: list[str], complaint: str
-) -> None:
+def test_what_cannot_be_served_is_one_line(headrace_alone: Headrace, words: list[str], complaint: str) -> None:
     assert complaint in headrace_alone.fails("broker", "--data", "log", "--listen", "127.0.0.1:0", *words)
 
 

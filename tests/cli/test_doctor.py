@@ -12,9 +12,7 @@ def test_all_is_well_where_it_is(headrace: Headrace) -> None:
     assert all(line.startswith("ok ") for line in text.splitlines()[:-1])
     report = json.loads(headrace.ok("doctor", "--json"))
     assert report["ok"] is True
-    assert {"python", "java", "disk", "kafka", "confluent-kafka"} <= {
-        check["name"] for check in report["checks"]
-    }
+    assert {"python", "java", "disk", "kafka", "confluent-kafka"} <= {check["name"] for check in report["checks"]}
     assert not list(headrace.folder.iterdir())
 
 

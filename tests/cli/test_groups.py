@@ -96,8 +96,7 @@ def test_reset_shows_first_and_moves_with_yes(headrace: Headrace, topic: str, gr
     headrace.ok("topics", "create", topic, "--partitions", "2", "--set", "retention.ms=-1")
     for index in range(2):
         lines = "".join(
-            json.dumps({"value": str(n), "partition": index, "timestamp": 1700000000000 + n}) + "\n"
-            for n in range(10)
+            json.dumps({"value": str(n), "partition": index, "timestamp": 1700000000000 + n}) + "\n" for n in range(10)
         )
         headrace.ok("produce", topic, "--json-lines", stdin=lines)
     headrace.ok("consume", topic, "--group", group, "--exit-at-end")
@@ -129,9 +128,7 @@ def test_a_group_can_be_placed_before_it_exists(headrace: Headrace, topic: str, 
     headrace.ok("produce", topic, stdin="1\n2\n3\n")
     assert "name what to set with --topic" in headrace.fails("groups", "reset", group, "--to", "1")
     assert "use --to instead" in headrace.fails("groups", "reset", group, "--shift", "1", "--topic", topic)
-    assert "has no partition '9'" in headrace.fails(
-        "groups", "reset", group, "--to", "1", "--topic", f"{topic}:9"
-    )
+    assert "has no partition '9'" in headrace.fails("groups", "reset", group, "--to", "1", "--topic", f"{topic}:9")
     headrace.ok("groups", "reset", group, "--to", "1", "--topic", topic, "--yes")
     assert headrace.ok("consume", topic, "--group", group, "--exit-at-end") == "2\n3\n"
 

@@ -128,9 +128,7 @@ def test_a_line_without_the_separator_and_a_file_that_is_not_there(headrace: Hea
 
 def test_a_record_that_cannot_be_delivered_fails_the_command(headrace: Headrace, topic: str) -> None:
     headrace.ok("topics", "create", topic)
-    done = headrace(
-        "produce", topic, "--json", "--json-lines", stdin='{"value":"a"}\n{"value":"b","partition":7}\n'
-    )
+    done = headrace("produce", topic, "--json", "--json-lines", stdin='{"value":"a"}\n{"value":"b","partition":7}\n')
     assert done.returncode == 1
     report = json.loads(done.stdout)
     assert (report["sent"], report["acknowledged"], report["failed"]) == (2, 1, 1)
@@ -142,9 +140,7 @@ def test_a_record_that_cannot_be_delivered_fails_the_command(headrace: Headrace,
 
 
 def test_positions(headrace: Headrace, topic: str) -> None:
-    lines = "".join(
-        json.dumps({"value": str(n), "timestamp": 1700000000000 + n * 60000}) + "\n" for n in range(10)
-    )
+    lines = "".join(json.dumps({"value": str(n), "timestamp": 1700000000000 + n * 60000}) + "\n" for n in range(10))
     headrace.ok("topics", "create", topic, "--set", "retention.ms=-1")
     headrace.ok("produce", topic, "--json-lines", stdin=lines)
 

@@ -29,9 +29,7 @@ def test_a_topic_from_creation_to_deletion(headrace: Headrace, topic: str) -> No
     assert f"topic '{topic}' does not exist" in headrace.fails("topics", "describe", topic)
 
 
-def test_describe_counts_what_is_there_and_shows_every_setting_when_asked(
-    headrace: Headrace, topic: str
-) -> None:
+def test_describe_counts_what_is_there_and_shows_every_setting_when_asked(headrace: Headrace, topic: str) -> None:
     headrace.ok("topics", "create", topic)
     headrace.ok("produce", topic, stdin="a\nb\n")
     described = json.loads(headrace.ok("topics", "describe", topic, "--all-settings", "--json"))

@@ -39,9 +39,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("topics", "groups")])
-def test_the_page_of_commands_names_every_option_and_no_other(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_of_commands_names_every_option_and_no_other(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = ends_with(0, [*command.split(), "--help"], capsys)
     offered = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)) - {
         "--help",
@@ -89,9 +87,7 @@ def test_version_and_the_module(headrace_alone: Headrace) -> None:
         (["broker", "--data", "d", "--set", "num.partitions"], "'num.partitions' is not NAME=VALUE"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_2(
-    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line_and_exit_2(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, text = ends_with(2, words, capsys)
     assert out == ""
     assert text.startswith("headrace: ")
@@ -110,9 +106,7 @@ def test_a_mistake_is_one_line_and_exit_2(
         ["groups", "reset", "g", "--to", "end"],
     ],
 )
-def test_no_broker_there_is_one_line_that_says_how_to_start_one(
-    headrace_alone: Headrace, words: list[str]
-) -> None:
+def test_no_broker_there_is_one_line_that_says_how_to_start_one(headrace_alone: Headrace, words: list[str]) -> None:
     complaint = headrace_alone.fails(*words)
     assert "no Kafka answers at 127.0.0.1:1 (connection refused)" in complaint
     assert "headrace broker --data ./log --listen 127.0.0.1:1" in complaint

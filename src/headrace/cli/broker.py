@@ -20,9 +20,7 @@ def run(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds the log.")],
     listen: Annotated[
         str,
-        typer.Option(
-            "--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one."
-        ),
+        typer.Option("--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one."),
     ] = DEFAULT_KAFKA,
     settings: Annotated[
         list[str] | None,

@@ -36,9 +36,7 @@ def run(
             help=f"{POSITION_HELP}. In a group: for partitions without a committed offset.",
         ),
     ] = "beginning",
-    limit: Annotated[
-        int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.")] = None,
     exit_at_end: Annotated[
         bool, typer.Option("--exit-at-end", help="Stop once everything there is has been read.")
     ] = False,

@@ -76,9 +76,7 @@ def _python() -> Check:
 def _java() -> Check:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
-    install = (
-        f"install Java {OLDEST_JAVA} or newer, such as: apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
-    )
+    install = f"install Java {OLDEST_JAVA} or newer, such as: apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
     if java is None:
         where = f"not in JAVA_HOME ({home})" if home else "not found"
         return Check("java", False, f"{where}; Spark needs it, the broker does not", install)
@@ -103,9 +101,7 @@ def _libraries() -> Iterator[Check]:
                 found += f" with librdkafka {libversion()[0]}"
             yield Check(name, True, found)
         except (PackageNotFoundError, ImportError) as error:
-            yield Check(
-                name, False, f"cannot be used ({error})", "install it again with: pip install headrace"
-            )
+            yield Check(name, False, f"cannot be used ({error})", "install it again with: pip install headrace")
 
 
 def _disk(data: Path) -> Check:
@@ -118,9 +114,7 @@ def _disk(data: Path) -> Check:
     try:
         sync = _sync_milliseconds(folder)
     except OSError as error:
-        return Check(
-            "disk", False, f"cannot write in {folder} ({error.strerror})", "choose another folder with --data"
-        )
+        return Check("disk", False, f"cannot write in {folder} ({error.strerror})", "choose another folder with --data")
     found = f"{free / (1 << 30):.1f} GiB free in {folder}, a sync takes {sync:.1f} ms"
     ok = free >= LEAST_FREE_BYTES
     return Check("disk", ok, found, None if ok else "make room, or choose another folder with --data")
@@ -149,9 +143,7 @@ def _open_files() -> Check:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     ok = limit == resource.RLIM_INFINITY or limit >= LEAST_OPEN_FILES
     found = "no limit" if limit == resource.RLIM_INFINITY else f"{limit} at most"
-    return Check(
-        "open files", ok, found, None if ok else f"raise the limit with: ulimit -n {LEAST_OPEN_FILES}"
-    )
+    return Check("open files", ok, found, None if ok else f"raise the limit with: ulimit -n {LEAST_OPEN_FILES}")
 
 
 def _kafka(kafka: str, kafka_set: list[str] | None) -> Check:
@@ -167,9 +159,7 @@ def _kafka(kafka: str, kafka_set: list[str] | None) -> Check:
         return Check("kafka", False, error.problem, error.next_step)
     took = (time.perf_counter() - started) * 1000
     nodes = len(metadata.brokers)
-    found = (
-        f"{kafka} answers in {took:.0f} ms: {nodes} node{'s' * (nodes != 1)}, {len(metadata.topics)} topics"
-    )
+    found = f"{kafka} answers in {took:.0f} ms: {nodes} node{'s' * (nodes != 1)}, {len(metadata.topics)} topics"
     return Check("kafka", True, found)
 
 

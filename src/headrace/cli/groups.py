@@ -115,13 +115,9 @@ def reset(
     ] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic", metavar="TOPIC[:PARTITION]", help="Only this one; all the group has read otherwise."
-        ),
+        typer.Option("--topic", metavar="TOPIC[:PARTITION]", help="Only this one; all the group has read otherwise."),
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do it; otherwise only show what would be done.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; otherwise only show what would be done.")] = False,
     json: Json = False,
     kafka: Kafka = DEFAULT_KAFKA,
     kafka_set: KafkaSettings = None,
@@ -247,9 +243,7 @@ def _commit(cluster: "Cluster", admin: "AdminClient", name: str, targets: "Parti
     answer: Any = cluster.result(future, f"move the offsets of group {name!r}")
     for partition in answer.topic_partitions or []:
         if partition.error is not None:
-            raise cluster.explain(
-                partition.error, f"move {partition.topic}[{partition.partition}] of group {name!r}"
-            )
+            raise cluster.explain(partition.error, f"move {partition.topic}[{partition.partition}] of group {name!r}")
 
 
 def _shifted(
@@ -257,9 +251,7 @@ def _shifted(
 ) -> "Partitions":
     for topic, index in keys:
         if (topic, index) not in committed:
-            raise InputError(
-                f"{topic}[{index}] has no committed offset to shift", next_step="use --to instead"
-            )
+            raise InputError(f"{topic}[{index}] has no committed offset to shift", next_step="use --to instead")
     starts = Position("beginning").resolve(cluster, admin, keys)
     ends = Position("end").resolve(cluster, admin, keys)
     return {key: min(max(starts[key], committed[key] + by), ends[key]) for key in keys}

@@ -77,9 +77,7 @@ class Cluster:
             return kind(config)
         except KafkaException as error:
             message = str(error.args[0].str())
-            raise InputError(
-                f"the client refuses its settings: {message}", next_step="correct --kafka-set"
-            ) from error
+            raise InputError(f"the client refuses its settings: {message}", next_step="correct --kafka-set") from error
 
     def check_reachable(self) -> None:
         """Fail at once, with the reason, where librdkafka would retry in silence until its time is up."""
@@ -146,9 +144,7 @@ class Cluster:
         asked = {TopicPartition(topic, index): spec for topic, index in partitions}
         futures = admin.list_offsets(asked, request_timeout=REQUEST_SECONDS, **options)
         return {
-            (key.topic, key.partition): self.result(
-                future, f"list offsets of {key.topic}[{key.partition}]"
-            ).offset
+            (key.topic, key.partition): self.result(future, f"list offsets of {key.topic}[{key.partition}]").offset
             for key, future in futures.items()
         }
 

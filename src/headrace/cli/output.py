@@ -20,9 +20,7 @@ def print_json(data: Any) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
     """Rows under their columns. Off a terminal nothing is wrapped or cut: tools read the lines."""
     texts = [["-" if cell is None else str(cell) for cell in row] for row in rows]
-    numeric = [
-        all(cell is None or isinstance(cell, int) for cell in column) for column in zip(*rows, strict=True)
-    ]
+    numeric = [all(cell is None or isinstance(cell, int) for cell in column) for column in zip(*rows, strict=True)]
     if sys.stdout.isatty():
         _print_pretty(columns, texts, numeric)
         return

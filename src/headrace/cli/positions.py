@@ -45,9 +45,7 @@ class Position:
         try:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
-            raise typer.BadParameter(
-                f"{text!r} is no position, write {POSITION_HELP}", param_hint=option
-            ) from None
+            raise typer.BadParameter(f"{text!r} is no position, write {POSITION_HELP}", param_hint=option) from None
         return cls("time", round(moment.timestamp() * 1000))  # without a zone, the machine's own
 
     def resolve(

@@ -54,9 +54,7 @@ def run(
     ] = None,
     json_lines: Annotated[
         bool,
-        typer.Option(
-            "--json-lines", help="Each line is an object with key, value, headers, partition, timestamp."
-        ),
+        typer.Option("--json-lines", help="Each line is an object with key, value, headers, partition, timestamp."),
     ] = False,
     header: Annotated[
         list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="On every record. Repeatable.")
@@ -92,9 +90,7 @@ def run(
                 record = parse(line)
             except InputError as error:
                 raise InputError(f"{place}: {error.problem}", next_step=error.next_step) from error
-            delivery.send(
-                place, record if record.partition is not None else record._replace(partition=partition)
-            )
+            delivery.send(place, record if record.partition is not None else record._replace(partition=partition))
         delivery.finish()
     except InputError as error:
         bad_line = error

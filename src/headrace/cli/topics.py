@@ -18,9 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="List, create, describe, alter and 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Configs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=60000. Repeatable."
-    ),
+    typer.Option("--set", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=60000. Repeatable."),
 ]
 
 
@@ -65,9 +63,7 @@ def create(
         int | None, typer.Option("--replicas", min=1, help="Copies of each; the cluster's default otherwise.")
     ] = None,
     settings: Configs = None,
-    if_missing: Annotated[
-        bool, typer.Option("--if-missing", help="Leave a topic that exists as it is.")
-    ] = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Leave a topic that exists as it is.")] = False,
     kafka: Kafka = DEFAULT_KAFKA,
     kafka_set: KafkaSettings = None,
 ) -> None:
@@ -140,9 +136,7 @@ def describe(
     )
     if settings:
         print()
-        print_table(
-            ["setting", "value", "source"], [[key, *value.values()] for key, value in settings.items()]
-        )
+        print_table(["setting", "value", "source"], [[key, *value.values()] for key, value in settings.items()])
 
 
 @app.command("alter")
@@ -184,9 +178,7 @@ def alter(
         for future in futures.values():
             cluster.result(future, f"change the settings of topic {name!r}")
     if partitions is not None:
-        future = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=REQUEST_SECONDS)[
-            name
-        ]
+        future = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=REQUEST_SECONDS)[name]
         cluster.result(future, f"give topic {name!r} {partitions} partitions")
     print(f"changed {name}")
 
@@ -212,9 +204,7 @@ def delete(
         print(f"deleted {name}")
 
 
-def _settings(
-    cluster: "Cluster", admin: "AdminClient", name: str, everything: bool
-) -> dict[str, dict[str, Any]]:
+def _settings(cluster: "Cluster", admin: "AdminClient", name: str, everything: bool) -> dict[str, dict[str, Any]]:
     from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
 
     from headrace.cli.kafka import REQUEST_SECONDS
