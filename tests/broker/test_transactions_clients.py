@@ -1,0 +1,326 @@
+"""Transactions of real clients: commit, abort, fencing, timeouts, offsets, and a broker killed in the middle."""
+
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from kafka.admin import KafkaAdminClient
+
+from tests.broker.transactions_clients import (
+    LIMIT,
+    WRITERS,
+    ConfluentWriter,
+    MakeWriter,
+    committed_offset,
+    eventually,
+    make_topic,
+    read,
+)
+from tests.peers import Server, broker_for_tests
+
+
+@pytest.fixture(params=WRITERS)
+def make_writer(request: pytest.FixtureRequest) -> MakeWriter:
+    return WRITERS[request.param]
+
+
+@pytest.fixture
+def name() -> str:
+    return f"txn-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A broker of the test's own, which it may kill."""
+    settings = {
+        "group.initial.rebalance.delay.ms": "0",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    }
+    with broker_for_tests(tmp_path / "broker", settings) as started:
+        yield started
+
+
+def test_only_what_was_committed_is_read(broker_address: str, topic: str, name: str, make_writer: MakeWriter) -> None:
+    make_topic(broker_address, topic, 2)
+    writer = make_writer(broker_address, name)
+    for number in range(6):
+        writer.begin()
+        for partition in range(2):
+            writer.send(topic, f"{number}-{partition}", partition)
+        if number % 3 == 1:
+            writer.flush()
+            writer.abort()
+        else:
+            writer.commit()
+    writer.close()
+    expected = [f"{number}-{partition}" for partition in range(2) for number in (0, 2, 3, 5)]
+    eventually(lambda: read(broker_address, topic, 2) == expected)
+    assert len(read(broker_address, topic, 2, committed=False)) == 12
+
+
+def test_an_open_transaction_is_not_read(broker_address: str, topic: str, name: str, make_writer: MakeWriter) -> None:
+    make_topic(broker_address, topic)
+    writer = make_writer(broker_address, name)
+    writer.begin()
+    writer.send(topic, "a")
+    writer.flush()
+    assert read(broker_address, topic) == []
+    assert read(broker_address, topic, committed=False) == ["a"]
+    writer.commit()
+    eventually(lambda: read(broker_address, topic) == ["a"])
+    writer.close()
+
+
+def test_offsets_are_committed_with_the_transaction(
+    broker_address: str, topic: str, name: str, make_writer: MakeWriter
+) -> None:
+    make_topic(broker_address, topic)
+    group = f"group-of-{topic}"
+    writer = make_writer(broker_address, name)
+    for offset, commit in ((5, True), (9, False)):
+        writer.begin()
+        writer.send(topic, str(offset))
+        writer.send_offset(topic, offset, group)
+        writer.flush()
+        if commit:
+            writer.commit()
+        else:
+            writer.abort()
+    writer.close()
+    eventually(lambda: committed_offset(broker_address, group, topic) == 5)
+    eventually(lambda: read(broker_address, topic) == ["5"])
+
+
+def test_a_successor_fences_its_predecessor(
+    broker_address: str, topic: str, name: str, make_writer: MakeWriter
+) -> None:
+    make_topic(broker_address, topic)
+    first = make_writer(broker_address, name)
+    first.begin()
+    first.send(topic, "zombie")
+    first.flush()
+    second = make_writer(broker_address, name)
+    second.begin()
+    second.send(topic, "a")
+    with pytest.raises(Exception, match=r"(?i)fenced|epoch|newer|failed"):
+        first.commit()
+    second.commit()
+    first.close()
+    second.close()
+    eventually(lambda: read(broker_address, topic) == ["a"])
+
+
+def test_a_transaction_past_its_timeout_is_aborted(
+    server: Server, topic: str, name: str, make_writer: MakeWriter
+) -> None:
+    make_topic(server.address, topic)
+    slow = make_writer(server.address, name, 1_000)
+    slow.begin()
+    slow.send(topic, "too late")
+    slow.flush()
+    other = make_writer(server.address, name + "-other")
+    other.begin()
+    other.send(topic, "in time")
+    other.commit()
+    eventually(lambda: read(server.address, topic) == ["in time"])
+    with pytest.raises(Exception, match=r"(?i)fenced|epoch|newer|failed|error"):
+        slow.commit()
+    slow.close()
+    other.close()
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+def test_an_open_transaction_outlives_the_broker(
+    server: Server, topic: str, name: str, make_writer: MakeWriter, kill: bool
+) -> None:
+    make_topic(server.address, topic)
+    writer = make_writer(server.address, name)
+    writer.begin()
+    writer.send(topic, "before")
+    writer.flush()
+    if kill:
+        server.kill()
+    else:
+        assert server.stop() == 0
+    server.start()
+    assert read(server.address, topic) == []
+    writer.send(topic, "after")
+    writer.commit()
+    eventually(lambda: read(server.address, topic) == ["before", "after"])
+    writer.begin()
+    writer.send(topic, "next")
+    writer.commit()
+    eventually(lambda: read(server.address, topic) == ["before", "after", "next"])
+    writer.close()
+
+
+def test_records_are_copied_exactly_once(server: Server, topic: str, name: str) -> None:
+    """Consume, transform, produce: with members of a group, takeovers, aborts, and a broker killed over it."""
+    source, target, group = topic, f"{topic}-copy", f"group-of-{topic}"
+    for each in (source, target):
+        make_topic(server.address, each)
+    count = 300
+    feeder = ConfluentWriter(server.address, name + "-feeder")
+    feeder.begin()
+    for number in range(count):
+        feeder.send(source, str(number))
+    feeder.commit()
+    feeder.close()
+
+    chance = random.Random(7)
+    kills = threading.Thread(target=_kill_now_and_then, args=(server, 3, 1.0))
+    kills.start()
+    deadline = time.monotonic() + 2 * LIMIT
+    while committed_offset_or_none(server, group, source) < count + 1:
+        assert time.monotonic() < deadline, server.log_tail()
+        try:
+            _copy_some(server.address, source, target, group, name, chance)
+        except (KafkaException, RuntimeError):
+            continue  # fenced, aborted or cut off: begin again from what the group has committed
+    kills.join()
+    eventually(lambda: read(server.address, target) == [str(number) for number in range(count)])
+
+
+def committed_offset_or_none(server: Server, group: str, topic: str) -> int:
+    try:
+        return committed_offset(server.address, group, topic)
+    except KafkaException:
+        return -1
+
+
+def _copy_some(address: str, source: str, target: str, group: str, name: str, chance: random.Random) -> None:
+    """One life of a copying process, some transactions long."""
+    writer = ConfluentWriter(address, name)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6_000,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe([source])
+    try:
+        for _ in range(chance.randint(1, 6)):
+            messages = [each for each in consumer.consume(chance.randint(1, 40), 1.0) if not each.error()]
+            if not messages:
+                continue
+            writer.begin()
+            for message in messages:
+                value = message.value()
+                assert isinstance(value, bytes)
+                writer.send(target, value.decode())
+            if chance.random() < 0.2:
+                writer.flush()
+                return  # dies with its transaction open
+            positions = [
+                # The marker at the source's end is behind the last record.
+                each if each.offset < 300 else TopicPartition(each.topic, each.partition, 301)
+                for each in consumer.position(consumer.assignment())
+                if each.offset >= 0
+            ]
+            writer.producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), LIMIT)
+            writer.commit()
+    finally:
+        consumer.close()
+        writer.close()
+
+
+def _kill_now_and_then(server: Server, times: int, every: float) -> None:
+    for _ in range(times):
+        time.sleep(every)
+        server.kill()
+        server.start()
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_transactions_are_whole_however_often_the_broker_is_killed(
+    server: Server, topic: str, name: str, kills: int
+) -> None:
+    """What was committed is there once and whole, what was aborted is not, what is in doubt is whole or absent."""
+    partitions = 3
+    make_topic(server.address, topic, partitions)
+    outcomes: dict[int, str] = {}
+    stop = threading.Event()
+
+    def write() -> None:
+        writer = None
+        number = 0
+        while not stop.is_set():
+            number += 1
+            outcomes[number] = "unfinished"
+            try:
+                writer = writer or ConfluentWriter(server.address, name)
+                writer.begin()
+                for partition in range(partitions):
+                    writer.send(topic, f"{number}-{partition}", partition)
+                if number % 4 == 0:
+                    writer.flush()
+                    outcomes[number] = "aborted"
+                    writer.abort()
+                else:
+                    outcomes[number] = "in doubt"
+                    writer.commit()
+                    outcomes[number] = "committed"
+            except (KafkaException, AssertionError):
+                if writer is not None:
+                    writer.close()
+                writer = None
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    chance = random.Random(3)
+    for _ in range(kills):
+        time.sleep(chance.uniform(0.1, 1.0))
+        server.kill()
+        server.start()
+    # Let it go on for a while after the last start.
+    seen = len(outcomes)
+    eventually(lambda: len(outcomes) > seen + 5)
+    stop.set()
+    thread.join(LIMIT)
+    assert not thread.is_alive()
+    ConfluentWriter(server.address, name).close()  # ends what the last one may have left open
+
+    values = read(server.address, topic, partitions)
+    assert len(values) == len(set(values)), "something is there twice"
+    found: dict[int, set[str]] = {}
+    for value in values:
+        found.setdefault(int(value.split("-")[0]), set()).add(value.split("-")[1])
+    whole = {str(partition) for partition in range(partitions)}
+    for number, outcome in outcomes.items():
+        there = found.pop(number, set())
+        assert there in (set(), whole), f"transaction {number} is torn: {there}"
+        if outcome == "committed":
+            assert there == whole, f"transaction {number} was committed and is lost"
+        elif outcome in ("aborted", "unfinished"):
+            assert there == set(), f"transaction {number} was {outcome} and is there"
+    assert found == {}
+    assert sum(outcome == "committed" for outcome in outcomes.values()) > kills
+
+
+def test_admin_tools_see_transactions(broker_address: str, topic: str, name: str) -> None:
+    make_topic(broker_address, topic)
+    writer = ConfluentWriter(broker_address, name)
+    writer.begin()
+    writer.send(topic, "a")
+    writer.flush()
+    admin = KafkaAdminClient(bootstrap_servers=broker_address)
+    try:
+        described = admin.describe_transactions([name])
+        assert "Ongoing" in str(described)
+        assert topic in str(described)
+        assert name in str(admin.list_transactions())
+    finally:
+        admin.close()
+    writer.commit()
+    writer.close()
