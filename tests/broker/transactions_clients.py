@@ -169,30 +169,32 @@ def read(address: str, topic: str, partitions: int = 1, *, committed: bool = Tru
             "group.id": "reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
             "log_level": 0,
         }
     )
-    values = []
+    values: dict[int, list[str]] = {partition: [] for partition in range(partitions)}
+    at_end: set[int] = set()
     try:
-        for partition in range(partitions):
-            consumer.assign([TopicPartition(topic, partition, 0)])
-            deadline = time.monotonic() + LIMIT
-            while True:
-                assert time.monotonic() < deadline, "the end of the partition was not reached"
-                message = consumer.poll(1)
-                if message is None:
-                    continue
-                error = message.error()
-                if error is None:
-                    value = message.value()
-                    assert isinstance(value, bytes)
-                    values.append(value.decode())
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    break
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in values])
+        deadline = time.monotonic() + LIMIT
+        while len(at_end) < partitions:
+            assert time.monotonic() < deadline, "the end of the topic was not reached"
+            message = consumer.poll(1)
+            if message is None:
+                continue
+            partition, error = message.partition(), message.error()
+            assert partition is not None
+            if error is None:
+                value = message.value()
+                assert isinstance(value, bytes)
+                values[partition].append(value.decode())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                at_end.add(partition)
     finally:
         consumer.close()
-    return values
+    return [value for partition in range(partitions) for value in values[partition]]
 
 
 def committed_offset(address: str, group: str, topic: str) -> int:
