@@ -26,6 +26,8 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
 
 def _reassign(broker: "Broker", name: str, asked: SimpleNamespace) -> dict[str, Any]:
     try:
+        if broker.topics.get(name) is None:
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
         if broker.topics.partition(name, asked.partition_index) is None:
             message = f"Unable to find partition {name}:{asked.partition_index}."
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)

@@ -29,7 +29,8 @@ def _describe(broker: "Broker", name: str, index: int) -> dict[str, Any]:
         check_name(name)
         partition = broker.topics.partition(name, index)
         if partition is None:
-            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            message = "This server does not host this topic-partition."
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         partition.check_online()
     except ApiError as error:
         return {"partition_index": index, **failure(error)}

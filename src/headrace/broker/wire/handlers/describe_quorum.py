@@ -13,23 +13,16 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "topic_name": topic.topic_name,
-                "partitions": [
-                    _describe(broker, topic.topic_name, partition.partition_index) for partition in topic.partitions
-                ],
-            }
-            for topic in request.topics
-        ],
-        "nodes": [
-            {
-                "node_id": broker.node_id,
-                "listeners": [{"name": "PLAINTEXT", "host": broker.host, "port": broker.port}],
-            }
-        ],
-    }
+    described = [
+        {
+            "topic_name": topic.topic_name,
+            "partitions": [_describe(broker, topic.topic_name, asked.partition_index) for asked in topic.partitions],
+        }
+        for topic in request.topics
+    ]
+    listener = {"name": "PLAINTEXT", "host": broker.host, "port": broker.port}
+    found = any(topic.topic_name == METADATA_TOPIC for topic in request.topics)
+    return {"topics": described, "nodes": [{"node_id": broker.node_id, "listeners": [listener]}] if found else []}
 
 
 def _describe(broker: "Broker", name: str, index: int) -> dict[str, Any]:

@@ -66,4 +66,9 @@ def _missing(name: str) -> dict[str, Any]:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except ApiError as error:
         code = error.code
-    return {"error_code": code, "name": name, "is_internal": name in INTERNAL}
+    return {
+        "error_code": code,
+        "name": name,
+        "is_internal": name in INTERNAL,
+        "topic_authorized_operations": ON_TOPIC,
+    }

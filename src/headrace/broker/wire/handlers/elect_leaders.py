@@ -14,8 +14,6 @@ NOT_AVAILABLE = {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 1: ErrorCode.ELIGI
 
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
-    if request.election_type not in NOT_AVAILABLE:
-        return {"error_code": ErrorCode.INVALID_REQUEST}
     if request.topic_partitions is not None:
         asked = [(topic.topic, topic.partitions) for topic in request.topic_partitions]
     else:
@@ -35,10 +33,16 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
         for name, indexes in asked
         if indexes
     ]
-    return {"replica_election_results": results}
+    known = request.election_type in NOT_AVAILABLE
+    return {
+        "error_code": ErrorCode.NONE if known else ErrorCode.INVALID_REQUEST,
+        "replica_election_results": results,
+    }
 
 
 def _elect(broker: "Broker", name: str, index: int, election_type: int) -> ApiError:
+    if election_type not in NOT_AVAILABLE:
+        return ApiError(ErrorCode.INVALID_REQUEST, f"Unknown election type {election_type}")
     if broker.topics.get(name) is None:
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
     partition = broker.topics.partition(name, index)

@@ -61,7 +61,10 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
         found = await _find(broker, request, version)
         topics = [topic for topic in found if isinstance(topic, Topic)]
         if len(topics) < len(found):
-            described = [_describe(broker, topic, request) if isinstance(topic, Topic) else topic for topic in found]
+            operations = {"topic_authorized_operations": _on_topic(request)}
+            described = [
+                _describe(broker, topic, request) if isinstance(topic, Topic) else topic | operations for topic in found
+            ]
             return _answer(broker, request, described)
         key = (version, _flags(request), tuple(topic.id for topic in topics))
     kept = _kept.setdefault(broker.topics, _Kept())
@@ -140,8 +143,12 @@ def _describe(broker: "Broker", topic: Topic, request: SimpleNamespace) -> dict[
         "topic_id": topic.id,
         "is_internal": False,
         "partitions": [describe_partition(partition, broker.node_id) for partition in topic.partitions],
-        "topic_authorized_operations": (ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED),
+        "topic_authorized_operations": _on_topic(request),
     }
+
+
+def _on_topic(request: SimpleNamespace) -> int:
+    return ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
 
 
 def describe_partition(partition: Partition, node_id: int) -> dict[str, Any]:
