@@ -2,6 +2,7 @@
 
 from headrace.errors import (
     BrokerError,
+    EngineError,
     Error,
     GroupInUse,
     GroupNotFound,
@@ -9,6 +10,7 @@ from headrace.errors import (
     KafkaError,
     NotDelivered,
     NotLoaded,
+    PlanError,
     Problem,
     TopicNotFound,
     TopologyError,
@@ -19,6 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BrokerError",
+    "EngineError",
     "Error",
     "GroupInUse",
     "GroupNotFound",
@@ -26,6 +29,7 @@ __all__ = [
     "KafkaError",
     "NotDelivered",
     "NotLoaded",
+    "PlanError",
     "Problem",
     "TopicNotFound",
     "TopologyError",

@@ -2,6 +2,7 @@
 
 Error
 ├── BrokerError          the broker cannot start: its folder, its address or a setting is in the way
+├── EngineError          Spark cannot run the app: Java, the connector's jars or the cluster is in the way
 ├── InputError           a line, a setting or a position that cannot be understood
 ├── KafkaError           a cluster refused, or failed at, what was asked of it
 │   ├── Unreachable      no broker answers at the address
@@ -10,7 +11,8 @@ Error
 │   ├── GroupInUse       the group has members, so its offsets are theirs
 │   └── NotDelivered     records that no broker acknowledged
 └── TopologyError        what an app declares does not hold: all its problems at once, each with file and line
-    └── NotLoaded        the file could not be run, or holds no app, or several
+    ├── NotLoaded        the file could not be run, or holds no app, or several
+    └── PlanError        what nodes return does not fit: all problems of all nodes, before any query starts
 
 A message says what is wrong and where; `next_step` says what to type next. `str()` gives both in one line.
 """
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "BrokerError",
+    "EngineError",
     "Error",
     "GroupInUse",
     "GroupNotFound",
@@ -27,6 +30,7 @@ __all__ = [
     "KafkaError",
     "NotDelivered",
     "NotLoaded",
+    "PlanError",
     "Problem",
     "TopicNotFound",
     "TopologyError",
@@ -45,6 +49,10 @@ class Error(Exception):
 
 class BrokerError(Error):
     """The broker cannot start: its folder, its address or a setting is in the way."""
+
+
+class EngineError(Error):
+    """Spark cannot run the app: Java, the connector's jars or the cluster is in the way."""
 
 
 class InputError(Error):
@@ -105,3 +113,7 @@ class TopologyError(Error):
 
 class NotLoaded(TopologyError):
     """The file could not be run, or holds no app, or several and none was chosen."""
+
+
+class PlanError(TopologyError):
+    """What nodes return does not fit what was declared, or cannot be run the way that was asked for."""
