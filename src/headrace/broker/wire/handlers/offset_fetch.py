@@ -40,38 +40,39 @@ async def _group(broker: "Broker", group: SimpleNamespace, stable: bool, version
 
 
 def _topic(broker: "Broker", group_id: str, topic: SimpleNamespace, stable: bool, version: int) -> dict[str, Any]:
-    name, indexes = topic.name, topic.partition_indexes
+    indexes = topic.partition_indexes
     if version < _TOPIC_IDS_FROM:
-        return {"name": name, "partitions": _partitions(broker, group_id, name, indexes, stable)}
+        return _partitions(broker, group_id, topic.name, {"name": topic.name}, indexes, stable)
     known = broker.topics.by_id(topic.topic_id)
-    if known is None:
-        unknown = {**_NONE, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
-        return {
-            "topic_id": topic.topic_id,
-            "partitions": [{"partition_index": index, **unknown} for index in indexes],
-        }
-    return {"topic_id": known.id, "partitions": _partitions(broker, group_id, known.name, indexes, stable)}
+    if known is not None:
+        return _partitions(broker, group_id, known.name, {"topic_id": known.id}, indexes, stable)
+    unknown = {**_NONE, "error_code": ErrorCode.UNKNOWN_TOPIC_ID}
+    return {"topic_id": topic.topic_id, "partitions": [{"partition_index": index, **unknown} for index in indexes]}
 
 
 def _all_topics(broker: "Broker", group_id: str, stable: bool, version: int) -> list[dict[str, Any]]:
     indexes: dict[str, list[int]] = {}
     for key in broker.offsets.of_group(group_id):
         indexes.setdefault(key.topic, []).append(key.partition)
-    topics: list[dict[str, Any]] = []
+    topics = []
     for name, of_topic in indexes.items():
-        partitions = _partitions(broker, group_id, name, sorted(of_topic), stable)
-        known = broker.topics.get(name)
-        if version < _TOPIC_IDS_FROM:
-            topics.append({"name": name, "partitions": partitions})
-        elif known is not None:  # else it cannot be named any more
-            topics.append({"topic_id": known.id, "partitions": partitions})
+        identity: dict[str, Any] = {"name": name}
+        if version >= _TOPIC_IDS_FROM:
+            known = broker.topics.get(name)
+            if known is None:
+                continue  # it cannot be named any more
+            identity = {"topic_id": known.id}
+        topics.append(_partitions(broker, group_id, name, identity, sorted(of_topic), stable))
     return topics
 
 
 def _partitions(
-    broker: "Broker", group_id: str, name: str, indexes: Iterable[int], stable: bool
-) -> list[dict[str, Any]]:
-    return [_partition(broker, group_id, name, index, stable) for index in indexes]
+    broker: "Broker", group_id: str, name: str, identity: dict[str, Any], indexes: Iterable[int], stable: bool
+) -> dict[str, Any]:
+    return {
+        **identity,
+        "partitions": [_partition(broker, group_id, name, index, stable) for index in indexes],
+    }
 
 
 def _partition(broker: "Broker", group_id: str, name: str, index: int, stable: bool) -> dict[str, Any]:
