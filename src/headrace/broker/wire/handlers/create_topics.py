@@ -59,10 +59,12 @@ def _overrides(configs: list[SimpleNamespace]) -> dict[str, str]:
 
 def _partition_count(asked: SimpleNamespace, broker: "Broker") -> int:
     """How many partitions are asked for, whether by number or by an assignment of each."""
-    factor = asked.replication_factor
     if asked.assignments:
         return _assigned_count(asked, broker.node_id)
-    if factor < -1 or factor == 0:
+    factor = asked.replication_factor
+    if factor == -1:
+        factor = broker.settings.default_replication_factor
+    if factor < 1:
         message = "Replication factor must be larger than 0, or -1 to use the default value."
         raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     if factor > 1:
