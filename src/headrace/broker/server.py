@@ -93,7 +93,10 @@ class Broker:
         self.logs = LogManager(self.data, self.store, self.settings, self.clock, self._disk, unclean=unclean)
         self.logs.load()
         self.topics = Topics(self.store, self.settings, self.logs)
-        self.topics.load()
+        try:
+            self.topics.load()
+        except InvalidSetting as error:
+            raise BrokerError(f"{self.data}: {error}") from error
         self.logs.finish_loading()
         self.offsets = Offsets(self.store, self.settings, self.clock)
         self.offsets.load()
@@ -123,6 +126,7 @@ class Broker:
         self.groups.close()
         await self._listener.close()
         self.transactions.close()
+        await self.topics.settle()
         await self.logs.close()
         offline = any(partition.offline for topic in self.topics.all() for partition in topic.partitions)
         if not offline:
