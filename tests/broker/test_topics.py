@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker import Broker
 from headrace.broker.groups.offsets import OffsetEntry
-from headrace.broker.settings import InvalidSetting
 from headrace.broker.store import StoreError
 from headrace.broker.topic_names import check_name, collision_key
 from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.errors import BrokerError
 from tests.broker.node import Node, on_node
 
 
@@ -88,24 +89,6 @@ def test_topics_come_back_as_they_were(tmp_path: Path) -> None:
 
     ids = asyncio.run(first())
     asyncio.run(second())
-
-
-def test_a_topic_with_a_setting_not_served_is_named_at_the_start(tmp_path: Path) -> None:
-    async def first() -> None:
-        node = Node(tmp_path, {})
-        await node.topics.create("odd", 1)
-        await node.close()
-
-    async def second() -> None:
-        Node(tmp_path, {})
-
-    asyncio.run(first())
-    connection = sqlite3.connect(tmp_path / "metadata.db")
-    connection.execute("""UPDATE topics SET overrides = '{"flush.ms": "1"}'""")
-    connection.commit()
-    connection.close()
-    with pytest.raises(InvalidSetting, match=r"topic odd cannot be served: Unknown topic config name: flush\.ms"):
-        asyncio.run(second())
 
 
 @on_node()
@@ -288,3 +271,41 @@ async def test_what_the_store_refuses_did_not_happen(node: Node) -> None:
 
 async def _refuse(change: object) -> SimpleNamespace:
     raise StoreError("the disk is full")
+
+
+def test_a_broker_told_to_stop_finishes_a_creation(tmp_path: Path) -> None:
+    async def first() -> None:
+        broker = Broker(tmp_path)
+        await broker.start()
+        asking = asyncio.ensure_future(broker.topics.create("a", 3))
+        await asyncio.sleep(0)
+        await broker.stop()
+        await asking
+
+    async def second() -> None:
+        broker = Broker(tmp_path)
+        await broker.start()
+        assert broker.topics.partition("a", 2) is not None
+        await broker.stop()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_a_broker_refuses_a_folder_whose_topics_it_cannot_serve(tmp_path: Path) -> None:
+    async def first() -> None:
+        broker = Broker(tmp_path)
+        await broker.start()
+        await broker.topics.create("odd", 1)
+        await broker.stop()
+
+    async def second() -> None:
+        await Broker(tmp_path).start()
+
+    asyncio.run(first())
+    connection = sqlite3.connect(tmp_path / "metadata.db")
+    connection.execute("""UPDATE topics SET overrides = '{"flush.ms": "1"}'""")
+    connection.commit()
+    connection.close()
+    with pytest.raises(BrokerError, match=r"topic odd cannot be served: Unknown topic config name: flush\.ms"):
+        asyncio.run(second())
