@@ -543,10 +543,13 @@ def test_delete(speaker: Speaker, group: str, made: Topic, version: int) -> None
 
 
 def test_offset_delete(speaker: Speaker, group: str, made: Topic) -> None:
-    def delete(*names: str, group_id: str = group) -> tuple[ErrorCode, dict[str, list[ErrorCode]]]:
+    def delete(*names: str, group_id: str = group) -> tuple[ErrorCode, dict[str, dict[int, ErrorCode]]]:
         topics = [{"name": name, "partitions": [{"partition_index": i} for i in (0, 7)]} for name in names]
         answer = speaker.ask("offset_delete", 0, group_id=group_id, topics=topics)
-        codes = {each.name: [ErrorCode(part.error_code) for part in each.partitions] for each in answer.topics}
+        codes = {
+            topic.name: {each.partition_index: ErrorCode(each.error_code) for each in topic.partitions}
+            for topic in answer.topics
+        }
         return ErrorCode(answer.error_code), codes
 
     unknown, subscribed = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -556,10 +559,10 @@ def test_offset_delete(speaker: Speaker, group: str, made: Topic) -> None:
     subscriber = Member(speaker, group, protocols=[{"name": "range", "metadata": subscription(made.name)}]).settle()
     assert delete(made.name, "missing") == (
         ErrorCode.NONE,
-        {made.name: [subscribed, unknown], "missing": [unknown, unknown]},
+        {made.name: {0: subscribed, 7: unknown}, "missing": {0: unknown, 7: unknown}},
     )
     speaker.ask("leave_group", 0, group_id=group, member_id=subscriber.id)
-    assert delete(made.name) == (ErrorCode.NONE, {made.name: [ErrorCode.NONE, unknown]})
+    assert delete(made.name) == (ErrorCode.NONE, {made.name: {0: ErrorCode.NONE, 7: unknown}})
     assert fetch(speaker, 8, group, None) == {made.name: {1: (4, "note", ErrorCode.NONE)}}
     other = f"other-{group}"
     Member(speaker, other, protocol_type="connect").join()
