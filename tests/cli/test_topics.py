@@ -1,8 +1,13 @@
 """`headrace topics` against a real broker."""
 
 import json
+import os
+import pty
+import subprocess
 
-from tests.conftest import Headrace
+import pytest
+
+from tests.conftest import COMMAND, Headrace
 
 
 def test_a_topic_from_creation_to_deletion(headrace: Headrace, topic: str) -> None:
@@ -64,3 +69,31 @@ def test_deleting_without_a_person_to_ask_needs_yes(headrace: Headrace, topic: s
     headrace.ok("topics", "create", topic)
     assert "add --yes" in headrace.fails("topics", "delete", topic)
     assert topic in headrace.ok("topics", "list")
+
+
+@pytest.mark.parametrize(("answer", "deleted"), [(b"n\n", False), (b"y\n", True)])
+def test_a_person_is_asked_before_a_topic_goes(headrace: Headrace, topic: str, answer: bytes, deleted: bool) -> None:
+    headrace.ok("topics", "create", topic)
+    ours, theirs = pty.openpty()
+    os.write(ours, answer)
+    done = subprocess.run(
+        [COMMAND, "topics", "delete", topic], stdin=theirs, capture_output=True, env=headrace.environment(), timeout=60
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert f"Delete {topic} at {headrace.address}, with all records?".encode() in done.stdout + done.stderr
+    assert done.returncode == (0 if deleted else 1)
+    assert (topic in headrace.ok("topics", "list")) is not deleted
+
+
+def test_a_terminal_gets_a_table_that_fits_it(headrace: Headrace, topic: str) -> None:
+    headrace.ok("topics", "create", topic)
+    ours, theirs = pty.openpty()
+    environment = {**headrace.environment(), "COLUMNS": "60", "TERM": "xterm"}
+    done = subprocess.run([COMMAND, "topics", "list"], stdout=theirs, env=environment, timeout=60)
+    os.close(theirs)
+    shown = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "\x1b[1m" in shown
+    assert topic in shown
