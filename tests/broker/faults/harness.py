@@ -76,9 +76,10 @@ def abandoned(
             store_type=store,  # type: ignore[arg-type]
         )
         asyncio.run_coroutine_threadsafe(broker.start(), loop).result(60)
-        running = Running(broker, loop)
-        yield running
-        asyncio.run_coroutine_threadsafe(_let_go(broker), loop).result(30)
+        try:
+            yield Running(broker, loop)
+        finally:
+            asyncio.run_coroutine_threadsafe(_let_go(broker), loop).result(30)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(30)

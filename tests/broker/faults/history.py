@@ -38,6 +38,13 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncFailed:
+    """A sync that raised. The kernel calls the lost pages clean: no later sync of this file covers them."""
+
+    file: int
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A new name: a file or folder was made."""
 
@@ -83,7 +90,7 @@ class Note:
     fact: Any
 
 
-Event = Write | Truncate | Sync | Link | Unlink | Rename | SyncFolder | Commit | Note
+Event = Write | Truncate | Sync | SyncFailed | Link | Unlink | Rename | SyncFolder | Commit | Note
 
 
 class Killed(ConnectionError):

@@ -13,6 +13,7 @@ from tests.broker.faults.history import (
     Link,
     Rename,
     Sync,
+    SyncFailed,
     SyncFolder,
     Truncate,
     Unlink,
@@ -101,8 +102,15 @@ class _Synced:
         self._bytes: dict[int, int] = {}
         self._lengths: dict[int, int] = {}
         self._names: dict[int, int] = {}
-        for event in history.events[:point]:
-            if isinstance(event, Sync):
+        self._lost: set[int] = set()
+        for index, event in enumerate(history.events[:point]):
+            if isinstance(event, SyncFailed):
+                self._lost |= {
+                    before
+                    for before in range(self._bytes.get(event.file, 0), index)
+                    if isinstance(write := history.events[before], Write) and write.file == event.file
+                }
+            elif isinstance(event, Sync):
                 self._bytes[event.file] = max(self._bytes.get(event.file, 0), event.began)
                 if event.attributes:
                     self._lengths[event.file] = max(self._lengths.get(event.file, 0), event.began)
@@ -112,7 +120,7 @@ class _Synced:
     def is_pending(self, index: int, event: object) -> bool:
         match event:
             case Write(file):
-                return index >= self._bytes.get(file, 0)
+                return index >= self._bytes.get(file, 0) or index in self._lost
             case Truncate(file):
                 return index >= self._lengths.get(file, 0)
             case Link(folder) | Unlink(folder) | Rename(folder):

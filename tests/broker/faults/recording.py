@@ -1,5 +1,6 @@
 """A disk and a store that keep the history of what they did."""
 
+import os
 import sqlite3
 import time
 from collections.abc import Callable
@@ -8,7 +9,8 @@ from typing import Any, TypeVar
 
 from headrace.broker.storage.files import Disk
 from headrace.broker.store import Store
-from tests.broker.faults.history import Commit, History, Sync, SyncFolder, Truncate, Write
+from tests.broker.faults.faulty import FaultyDisk
+from tests.broker.faults.history import Commit, History, Sync, SyncFailed, SyncFolder, Truncate, Write
 
 T = TypeVar("T")
 
@@ -16,8 +18,8 @@ T = TypeVar("T")
 class RecordingDisk(Disk):
     """Logs each change once it is done. Syncs last `sync_seconds` or more, so that an early answer shows."""
 
-    def __init__(self, root: Path, history: History, sync_seconds: float = 0.0) -> None:
-        super().__init__()
+    def __init__(self, root: Path, history: History, sync_seconds: float = 0.0, **rest: Any) -> None:
+        super().__init__(**rest)
         self.history = history
         self._root = root
         self._sync_seconds = sync_seconds
@@ -49,7 +51,12 @@ class RecordingDisk(Disk):
             del self._files[file]
 
     def write(self, file: int, data: memoryview | bytes, position: int) -> None:
-        super().write(file, data, position)
+        try:
+            super().write(file, data, position)
+        except OSError:
+            left = os.pread(file, len(data), position)
+            self.history.add(Write(self._files[file], position, left))
+            raise
         self.history.add(Write(self._files[file], position, bytes(data)))
 
     def truncate(self, file: int, size: int) -> None:
@@ -64,7 +71,11 @@ class RecordingDisk(Disk):
 
     def _record_sync(self, file: int, sync: Callable[[int], None], *, attributes: bool) -> None:
         node, began = self._files[file], self.history.now()
-        sync(file)
+        try:
+            sync(file)
+        except OSError:
+            self.history.add(SyncFailed(node))
+            raise
         time.sleep(self._sync_seconds)
         self.history.add(Sync(node, began, attributes))
 
@@ -85,6 +96,10 @@ class RecordingDisk(Disk):
         with self.history.lock:
             super().remove_folder(path)
             self.history.unlink(self.relative(path))
+
+
+class FaultyRecordingDisk(RecordingDisk, FaultyDisk):
+    """Fails as told by its `fault`, and keeps the history of that as well."""
 
 
 class RecordingStore(Store):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.broker.faults.history import History, Link, Sync, SyncFolder, Truncate, Unlink, Write
+from tests.broker.faults.history import History, Link, Sync, SyncFailed, SyncFolder, Truncate, Unlink, Write
 from tests.broker.faults.powerloss import SECTOR, Loss, image_after
 from tests.broker.faults.recording import RecordingDisk, RecordingStore
 
@@ -78,6 +78,20 @@ def test_a_sync_covers_only_what_had_finished_before_it_began() -> None:
     history.add(Sync(file, began, False))
     assert {image[LOG] for image in images(history)} >= {b"one", b"onetwo"}
     assert all(image[LOG][:3] == b"one" for image in images(history))  # type: ignore[index]
+
+
+def test_no_later_sync_covers_what_a_failed_one_lost() -> None:
+    history, file = started()
+    history.add(Write(file, 0, b"kept"))
+    history.add(Sync(file, history.now(), False))
+    history.add(Write(file, 4, b"lost"))
+    history.add(SyncFailed(file))
+    history.add(Write(file, 8, b"late"))
+    history.add(Sync(file, history.now(), True))
+    assert image_after(history, history.now(), Loss.NONE_KEPT).entries[LOG] == b"kept\0\0\0\0late"
+    history.add(Write(file, 4, b"lost"))
+    history.add(Sync(file, history.now(), True))
+    assert image_after(history, history.now(), Loss.NONE_KEPT).entries[LOG] == b"keptlostlate"
 
 
 def test_a_sync_that_has_not_returned_covers_nothing() -> None:

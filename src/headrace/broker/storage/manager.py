@@ -172,9 +172,9 @@ class LogManager:
             error = done.exception()
             for point in current:
                 if error is None:
-                    point.partition.checkpointed = max(point.partition.checkpointed, point.offset)
+                    point.partition.saved(point)
                 else:
-                    point.partition.not_saved(point)
+                    point.partition.wants_checkpoint = True
                     self._uncheckpointed[point.partition] = None
             if error is not None:
                 logger.warning("checkpoints could not be saved and will be tried again: %s", error)
@@ -190,12 +190,8 @@ class LogManager:
         await partition.synced()
         point = partition.capture()
         await partition.synced()
-        try:
-            await self._store.write(lambda connection: checkpoints.save(connection, [point]))
-        except StoreError:
-            partition.not_saved(point)
-            raise
-        partition.checkpointed = max(partition.checkpointed, point.offset)
+        await self._store.write(lambda connection: checkpoints.save(connection, [point]))
+        partition.saved(point)
 
     async def _expire_producers(self) -> None:
         before = self._clock.steady_ms() - self._settings.producer_id_expiration_ms

@@ -87,7 +87,7 @@ class Partition:
         self._new_folders: list[Path] = []
         self._acknowledgements: deque[tuple[int, Acknowledge]] = deque()
         self._unsaved_segments: dict[int, Segment] = {}
-        self._unsaved_aborted = 0  # how many of the last aborted transactions no checkpoint has
+        self._aborted_saved_to = 0  # the store has every aborted transaction that ended before this offset
 
     def __repr__(self) -> str:
         return f"{self.topic_name}-{self.index}"
@@ -163,9 +163,7 @@ class Partition:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             return failed
-        aborted_before = len(self.producers.aborted)
         self.producers.ended(producer_id, producer_epoch, commit, offset, now, self._clock.steady_ms())
-        self._unsaved_aborted += len(self.producers.aborted) - aborted_before
         return self.synced()
 
     def _write(self, view: memoryview, batch: Batch) -> int:
@@ -323,7 +321,7 @@ class Partition:
         """Take over what recovery found; all of it is synced."""
         self.log_start, self.log_end = found.log_start, found.log_end
         self.producers = found.producers
-        self._unsaved_aborted = found.walked_aborted
+        self._aborted_saved_to = found.checkpoint
         for segment in found.segments:
             self.add_segment(segment)
         if not found.segments:
@@ -344,9 +342,6 @@ class Partition:
         active = self.segments[-1] if self.segments else None
         if active is not None and active.base_offset not in self._unsaved_segments:
             segments.append(SegmentRow(active.base_offset, active.size, active.max_timestamp, active.first_timestamp))
-        aborted = self.producers.aborted[max(len(self.producers.aborted) - self._unsaved_aborted, 0) :]
-        self._unsaved_segments = {}
-        self._unsaved_aborted = 0
         return Checkpoint(
             self,
             self.log_start,
@@ -355,16 +350,17 @@ class Partition:
             self.log_end,
             self.producers.encode(),
             segments,
-            aborted,
+            [entry for entry in self.producers.aborted if entry.last_offset >= self._aborted_saved_to],
         )
 
-    def not_saved(self, checkpoint: Checkpoint) -> None:
-        """The checkpoint was lost: what it carried belongs to the next one."""
-        for segment in self.segments:
-            if any(row.base_offset == segment.base_offset for row in checkpoint.segments):
-                self._unsaved_segments[segment.base_offset] = segment
-        self._unsaved_aborted += len(checkpoint.aborted)
-        self.wants_checkpoint = True
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """The store has it: later ones need not carry it again. Until then they do, for it may yet be lost."""
+        self.checkpointed = max(self.checkpointed, checkpoint.offset)
+        self._aborted_saved_to = max(self._aborted_saved_to, checkpoint.offset)
+        for row in checkpoint.segments:
+            segment = self._unsaved_segments.get(row.base_offset)
+            if segment is not None and segment.size == row.size:
+                del self._unsaved_segments[row.base_offset]
 
     # -- segments and where readers find things ----------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class Recovered:
         self.log_end = log_start
         self.producers = producers
         self.segments: list[Segment] = []
-        self.walked_aborted = 0  # aborted transactions that no checkpoint knows of
+        self.checkpoint = 0  # the offset of the checkpoint that recovery began at
 
 
 def recover(
@@ -62,11 +62,13 @@ def recover(
         segment = Segment(folder, base)
         row = saved.segments[base]
         size = segment.path.stat().st_size
-        if size != row.size:
+        if size < row.size:
             raise Damage(size, f"{segment.path.name} has {size} bytes, but {row.size} were synced")
+        if size > row.size:
+            _cut(name, segment.path, row.size, size, disk, "a write that failed left them")
         segment.max_timestamp, segment.first_timestamp = row.max_timestamp, row.first_timestamp
         next_base = closed[number + 1] if number + 1 < len(closed) else saved.segment
-        segment.left_unchecked(size, next_base)
+        segment.left_unchecked(row.size, next_base)
         found.segments.append(segment)
 
     _walk_tail(name, folder, [base for base in bases if base >= saved.segment], saved, epochs, disk, found, now_ms)
@@ -84,20 +86,19 @@ def _walk_tail(
     now_ms: Callable[[], int],
 ) -> None:
     offset = saved.offset
-    if saved.byte and bases[:1] != [saved.segment]:
+    # A log that was emptied up to the synced point no longer needs the segment which that point ends.
+    if saved.byte and bases[:1] != [saved.segment] and saved.log_start < saved.offset:
         raise Damage(0, f"segment {saved.segment} is missing, of which {saved.byte} bytes were synced")
-    torn = False
     for base in bases:
         segment = Segment(folder, base)
         start = saved.byte if base == saved.segment else 0
         size = segment.path.stat().st_size
         if size < start:
             raise Damage(size, f"{segment.path.name} has {size} bytes, but {start} were synced")
-        if torn or (base != offset and base != saved.segment):
+        if base not in (offset, saved.segment):
             _set_aside(name, segment.path, 0, size, disk, "the log was cut before it")
             disk.remove(segment.path)
             disk.sync_folder(folder)
-            torn = True
             continue
         if base in saved.segments and base == saved.segment:
             row = saved.segments[base]
@@ -111,9 +112,9 @@ def _walk_tail(
                     segment.appended(batch, batch.base_offset)
                     offset = batch.next_offset
             except Damage as damage:
+                # A segment that begins where this one now ends goes on: only a failed write's rest stood between.
                 _set_aside(name, segment.path, damage.position, size, disk, damage.reason)
                 disk.truncate(file, damage.position)
-                torn = True
             _rewrite(file, start, segment.size, disk)
             disk.sync_all(file)
         finally:
@@ -121,8 +122,7 @@ def _walk_tail(
         found.segments.append(segment)
     if bases:
         disk.sync_folder(folder)
-    known_aborted = sum(1 for entry in saved.aborted if entry.last_offset < saved.offset)
-    found.walked_aborted = len(found.producers.aborted) - known_aborted
+    found.checkpoint = saved.offset
     found.producers.synced_to(offset)
     found.log_end = max(offset, found.log_start)
     if found.log_end > offset:
@@ -138,6 +138,16 @@ def _take_in(producers: ProducerStates, batch: Batch, view: memoryview, now_ms: 
     commit = marker_commits(view, batch)
     if commit is not None:
         producers.ended(batch.producer_id, batch.producer_epoch, commit, batch.base_offset, batch.max_timestamp, now_ms)
+
+
+def _cut(name: str, path: Path, start: int, end: int, disk: Disk, reason: str) -> None:
+    _set_aside(name, path, start, end, disk, reason)
+    file = disk.open(path)
+    try:
+        disk.truncate(file, start)
+        disk.sync_all(file)
+    finally:
+        disk.close(file)
 
 
 def _set_aside(name: str, path: Path, start: int, end: int, disk: Disk, reason: str) -> None:
