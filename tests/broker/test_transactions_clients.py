@@ -242,70 +242,83 @@ def _kill_now_and_then(server: Server, times: int, every: float) -> None:
         server.start()
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
-def test_transactions_are_whole_however_often_the_broker_is_killed(
-    server: Server, topic: str, name: str, kills: int
-) -> None:
-    """What was committed is there once and whole, what was aborted is not, what is in doubt is whole or absent."""
-    partitions = 3
-    make_topic(server.address, topic, partitions)
-    outcomes: dict[int, str] = {}
-    stop = threading.Event()
+class Busy(threading.Thread):
+    """Writes one small transaction after the other to every partition, and keeps account of each."""
 
-    def write() -> None:
+    def __init__(self, address: str, name: str, topic: str, partitions: int) -> None:
+        super().__init__()
+        self.address, self.id, self.topic, self.partitions = address, name, topic, partitions
+        self.outcomes: list[str] = []
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
         writer = None
-        number = 0
-        while not stop.is_set():
-            number += 1
-            outcomes[number] = "unfinished"
+        while not self.stopping.is_set():
+            number = len(self.outcomes)
+            self.outcomes.append("unfinished")
             try:
-                writer = writer or ConfluentWriter(server.address, name)
+                writer = writer or ConfluentWriter(self.address, self.id)
                 writer.begin()
-                for partition in range(partitions):
-                    writer.send(topic, f"{number}-{partition}", partition)
+                for partition in range(self.partitions):
+                    writer.send(self.topic, f"{self.id}/{number}/{partition}", partition)
                 if number % 4 == 0:
                     writer.flush()
-                    outcomes[number] = "aborted"
                     writer.abort()
                 else:
-                    outcomes[number] = "in doubt"
+                    self.outcomes[number] = "in doubt"
                     writer.commit()
-                    outcomes[number] = "committed"
+                    self.outcomes[number] = "committed"
             except (KafkaException, AssertionError):
                 if writer is not None:
                     writer.close()
                 writer = None
 
-    thread = threading.Thread(target=write)
-    thread.start()
+    def stop(self) -> None:
+        seen = len(self.outcomes)
+        eventually(lambda: len(self.outcomes) > seen + 5)
+        self.stopping.set()
+        self.join(LIMIT)
+        assert not self.is_alive()
+        ConfluentWriter(self.address, self.id).close()  # ends what may have been left open
+
+    def check(self, values: list[str]) -> None:
+        mine = [value.split("/")[1:] for value in values if value.startswith(f"{self.id}/")]
+        found: dict[int, set[str]] = {}
+        for number, partition in mine:
+            found.setdefault(int(number), set()).add(partition)
+        whole = {str(partition) for partition in range(self.partitions)}
+        for number, outcome in enumerate(self.outcomes):
+            there = found.pop(number, set())
+            assert there in (set(), whole), f"transaction {number} is torn: {there}"
+            if outcome == "committed":
+                assert there == whole, f"transaction {number} was committed and is lost"
+            elif outcome == "unfinished":
+                assert there == set(), f"transaction {number} was never committed and is there"
+        assert found == {}
+        assert "committed" in self.outcomes
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(40, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+def test_transactions_are_whole_however_often_the_broker_is_killed(
+    server: Server, topic: str, name: str, kills: int
+) -> None:
+    """What was committed is there once and whole, what was not is absent, what is in doubt is whole or absent."""
+    partitions = 3
+    make_topic(server.address, topic, partitions)
+    writers = [Busy(server.address, f"{name}-{number}", topic, partitions) for number in range(3)]
+    for writer in writers:
+        writer.start()
     chance = random.Random(3)
     for _ in range(kills):
-        time.sleep(chance.uniform(0.1, 1.0))
+        time.sleep(chance.uniform(0.1, 1.5))
         server.kill()
         server.start()
-    # Let it go on for a while after the last start.
-    seen = len(outcomes)
-    eventually(lambda: len(outcomes) > seen + 5)
-    stop.set()
-    thread.join(LIMIT)
-    assert not thread.is_alive()
-    ConfluentWriter(server.address, name).close()  # ends what the last one may have left open
-
+    for writer in writers:
+        writer.stop()
     values = read(server.address, topic, partitions)
     assert len(values) == len(set(values)), "something is there twice"
-    found: dict[int, set[str]] = {}
-    for value in values:
-        found.setdefault(int(value.split("-")[0]), set()).add(value.split("-")[1])
-    whole = {str(partition) for partition in range(partitions)}
-    for number, outcome in outcomes.items():
-        there = found.pop(number, set())
-        assert there in (set(), whole), f"transaction {number} is torn: {there}"
-        if outcome == "committed":
-            assert there == whole, f"transaction {number} was committed and is lost"
-        elif outcome in ("aborted", "unfinished"):
-            assert there == set(), f"transaction {number} was {outcome} and is there"
-    assert found == {}
-    assert sum(outcome == "committed" for outcome in outcomes.values()) > kills
+    for writer in writers:
+        writer.check(values)
 
 
 def test_admin_tools_see_transactions(broker_address: str, topic: str, name: str) -> None:

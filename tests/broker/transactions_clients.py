@@ -41,7 +41,10 @@ class ConfluentWriter:
                 "transaction.timeout.ms": timeout_ms,
                 "log_level": 0,
                 "linger.ms": 0,
-                "reconnect.backoff.max.ms": 200,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+                "retry.backoff.ms": 10,
+                "retry.backoff.max.ms": 100,
             }
         )
         self.producer.init_transactions(LIMIT)
