@@ -15,7 +15,7 @@ from headrace.broker.settings_page import page
 
 SOURCES = Path(headrace.__file__).parent
 PROJECT = SOURCES.parent.parent
-INTEGERS = {ConfigType.INT: 31, ConfigType.SHORT: 15, ConfigType.LONG: 63}
+INTEGERS = {ConfigType.INT: 31, ConfigType.LONG: 63}
 
 
 def refusal(settings: dict[str, str]) -> str:

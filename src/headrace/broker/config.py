@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import Any
 
-type_bounds = {"SHORT": 15, "INT": 31, "LONG": 63}
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _SETTING = "setting"
 
@@ -24,9 +23,11 @@ class ConfigType(IntEnum):
     BOOLEAN = 1
     STRING = 2
     INT = 3
-    SHORT = 4
     LONG = 5
     LIST = 7
+
+
+_BITS = {ConfigType.INT: 31, ConfigType.LONG: 63}
 
 
 class ConfigSource(IntEnum):
@@ -103,13 +104,9 @@ class Setting:
             return tuple(re.split(r"\s*,\s*", trimmed)) if trimmed else ()
         if self.type is ConfigType.STRING:
             return trimmed
-        bits = type_bounds[self.type.name]
+        bits = _BITS[self.type]
         # The length is looked at first: int() of a very long string takes quadratic time, or raises.
-        if (
-            len(trimmed) > 64
-            or not _WHOLE_NUMBER.fullmatch(trimmed)
-            or not -(1 << bits) <= int(trimmed) < 1 << bits
-        ):
+        if len(trimmed) > 64 or not _WHOLE_NUMBER.fullmatch(trimmed) or not -(1 << bits) <= int(trimmed) < 1 << bits:
             raise self.invalid(text, f"Not a number of type {self.type.name}")
         return int(trimmed)
 
@@ -152,8 +149,6 @@ def parse_all(definitions: Mapping[str, Setting], given: Mapping[str, str], kind
         definition = definitions.get(name)
         if definition is None:
             hint = nearest(name, definitions)
-            raise InvalidSetting(
-                f"Unknown {kind} config name: {name}. It is not served; the nearest served is {hint}."
-            )
+            raise InvalidSetting(f"Unknown {kind} config name: {name}. It is not served; the nearest served is {hint}.")
         values[definition.attribute] = definition.parse(text)
     return values

@@ -195,6 +195,7 @@ class Topics:
             self.version += 1
             for forgetting in forgettings:
                 forgetting.apply()
+            # Until its folder is gone the name stays taken: a new topic's folder lies in the same one.
             await self._logs.delete(topic.partitions)
 
     async def _add_partitions(self, topic: Topic, total: int, validate_only: bool) -> None:

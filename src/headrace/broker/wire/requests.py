@@ -21,16 +21,16 @@ def unknown_topic(name: str) -> ApiError:
 async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, or REQUEST_TIMED_OUT while it goes on. 0 and below set no limit."""
     task = asyncio.ensure_future(work)
+    task.add_done_callback(_seen)
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
             return await asyncio.shield(task)
     except TimeoutError:
-        task.add_done_callback(_seen)
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The request timed out; its work goes on.") from None
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
-    """A failure that comes after the answer is nobody's any more."""
+    """Mark a failure as seen: one that comes after the answer, or after the client went, is nobody's any more."""
     if not task.cancelled():
         task.exception()
 
