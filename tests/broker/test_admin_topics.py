@@ -100,6 +100,16 @@ async def test_create_refuses_as_kafka_does(node: Node) -> None:
     assert [topic.name for topic in node.topics.all()] == ["there"]
 
 
+@on_node()
+async def test_create_with_names_as_long_as_the_protocol_allows(node: Node) -> None:
+    for version in versions("create_topics"):
+        configs = [{"name": "x" * 32_000, "value": "y" * 32_000}]
+        for topic in (new_topic("x" * 32_767), new_topic("a", configs=configs)):
+            (answer,) = await create(node, topic, version=version)
+            assert answer.error_code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.INVALID_CONFIG)
+            assert len(answer.error_message) == 1000
+
+
 @on_node(num_partitions="4")
 async def test_create_by_defaults_and_by_assignment(node: Node) -> None:
     assignments = [{"partition_index": index, "broker_ids": [1]} for index in (1, 0)]

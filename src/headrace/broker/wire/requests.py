@@ -8,10 +8,12 @@ from headrace.broker.wire.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
 
+_MAX_MESSAGE = 1000
+
 
 def failure(error: ApiError) -> dict[str, Any]:
-    """The two fields in which most answers carry an error."""
-    return {"error_code": error.code, "error_message": error.message}
+    """The two fields in which most answers carry an error. What the message quotes may be of any length."""
+    return {"error_code": error.code, "error_message": error.message and error.message[:_MAX_MESSAGE]}
 
 
 def unknown_topic(name: str) -> ApiError:
