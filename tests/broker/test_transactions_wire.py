@@ -1,5 +1,6 @@
 """The transactional APIs over a socket, in every version: what is answered, and with which code."""
 
+import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -345,6 +346,27 @@ def test_offsets_that_are_refused(speaker: Speaker, name: str, made: str, group:
     assert commit(name, producer, "", made) == ErrorCode.INVALID_GROUP_ID
     assert commit(name, producer, group, made, metadata=None) == ErrorCode.NONE
     assert speaker.end(name, producer, True) == ErrorCode.NONE
+
+
+@pytest.mark.skipif(
+    os.environ.get("HEADRACE_TEST_BROKER") == "kafka", reason="Kafka's own answer is transaction.version 2"
+)
+def test_a_late_end_does_not_end_a_later_transaction(
+    broker_address: str, speaker: Speaker, name: str, made: str
+) -> None:
+    """KAFKA-17754: an EndTxn that was given up arrives on its old connection, after the next transaction began."""
+    producer = speaker.producer(name)
+    assert speaker.add(name, producer, {made: [0]}) == {(made, 0): ErrorCode.NONE}
+    assert speaker.produce(name, producer, made, 0) == ErrorCode.NONE
+    host, port = broker_address.rsplit(":", 1)
+    with Speaker(host, int(port)) as newer:
+        assert newer.end(name, producer, True) == ErrorCode.NONE
+        assert newer.add(name, producer, {made: [0]}) == {(made, 0): ErrorCode.NONE}
+        assert newer.produce(name, producer, made, 1) == ErrorCode.NONE
+        assert speaker.end(name, producer, True) == ErrorCode.INVALID_TXN_STATE
+        assert newer.stable_end(made) == (2, 3)
+        assert newer.end(name, producer, False) == ErrorCode.NONE
+        assert newer.stable_end(made) == (4, 4)
 
 
 def test_describe(speaker: Speaker, name: str, made: str) -> None:

@@ -219,7 +219,8 @@ class House:
         self.stop()
         for task in list(self.coordinator._working):
             task.cancel()
-        await asyncio.wait_for(self.coordinator.settle(), 5)
+        await self.coordinator.settle()
+        assert not self.coordinator._working
         for partition in self.topics.partitions.values():
             partition.lose_unsynced()
 

@@ -126,6 +126,7 @@ class Broker:
         self.groups.close()
         await self._listener.close()
         self.transactions.close()
+        await self.transactions.settle()
         await self.topics.settle()
         await self.logs.close()
         offline = any(partition.offline for topic in self.topics.all() for partition in topic.partitions)

@@ -82,10 +82,10 @@ class TransactionCoordinator:
             task.cancel()
         self._sweeps.clear()
 
-    async def settle(self) -> None:
-        """Wait for requests under way, those included whose client has gone."""
-        while self._working:
-            await asyncio.wait(self._working)
+    async def settle(self, limit_s: float = 3.0) -> None:
+        """Wait for requests under way, those included whose client has gone, but not for ever."""
+        if self._working:
+            await asyncio.wait(self._working, timeout=limit_s)
 
     # -- requests --------------------------------------------------------------------------------------------
 
