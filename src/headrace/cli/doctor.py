@@ -22,7 +22,7 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 LEAST_FREE_BYTES = 1 << 30
 LEAST_OPEN_FILES = 4096  # a thousand partitions and a few thousand connections
-LIBRARIES = ("confluent-kafka", "kio", "crc32c", "cramjam", "typer", "rich")
+LIBRARIES = ("confluent-kafka", "crc32c", "cramjam", "typer", "rich")
 
 
 class Check(NamedTuple):
