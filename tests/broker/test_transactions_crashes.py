@@ -120,10 +120,10 @@ class Writer:
 
     def __init__(self) -> None:
         self.producer: Producer | None = None
-        self.values: dict[str, tuple[str, int]] = {}
+        self.values: list[str] = []
         self.offset: int | None = None
-        self.ending: bool | None = None
-        """Which end was asked for and not answered."""
+        self.decided: tuple[list[str], int | None, str] | None = None
+        """A transaction whose end is certain and may not be seen everywhere yet: values, offset and outcome."""
 
 
 class Transactions(RuleBasedStateMachine):
@@ -144,6 +144,7 @@ class Transactions(RuleBasedStateMachine):
         self.finished: dict[str, str] = {}
         self.committed_offset: int | None = None
         self.count = 0
+        self.broken: set[tuple[str, int]] = set()
 
     def teardown(self) -> None:
         if hasattr(self, "house"):
@@ -180,12 +181,23 @@ class Transactions(RuleBasedStateMachine):
 
         return self.runner.run(ask())
 
-    def _settle(self, name: str, outcome: str) -> None:
+    def _decide(self, name: str, outcome: str) -> None:
         writer = self.writers[name]
-        self.finished |= dict.fromkeys(writer.values, outcome)
-        if outcome == "committed" and writer.offset is not None:
-            self.committed_offset = writer.offset
-        writer.values, writer.offset, writer.ending = {}, None, None
+        assert writer.decided is None
+        writer.decided = (writer.values, writer.offset, outcome)
+        writer.values, writer.offset = [], None
+
+    def _follow(self) -> None:
+        """Take note of the transactions that are complete by now."""
+        for name, writer in self.writers.items():
+            transaction = self.house.coordinator.get(name)
+            if writer.decided is None or transaction is None or transaction.state.prepared:
+                continue
+            values, offset, outcome = writer.decided
+            self.finished |= dict.fromkeys(values, outcome)
+            if outcome == "committed" and offset is not None:
+                self.committed_offset = offset
+            writer.decided = None
 
     def _open(self, name: str) -> bool:
         transaction = self.house.coordinator.get(name)
@@ -203,7 +215,7 @@ class Transactions(RuleBasedStateMachine):
                 self.zombies.append((name, writer.producer))
                 writer.producer = None
         if had_open and not self._open(name):
-            self._settle(name, "aborted")
+            self._decide(name, "aborted")
         if kind == "answer":
             assert (name, answer) not in self.zombies
             writer.producer = answer
@@ -227,7 +239,7 @@ class Transactions(RuleBasedStateMachine):
             log = self.house.topics.partitions[partition]
             log.produce(producer, value)
             log.durable = len(log.log)  # the producer waits for its acknowledgement
-            writer.values[value] = partition
+            writer.values.append(value)
         elif kind == "error":
             assert answer in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.CONCURRENT_TRANSACTIONS)
 
@@ -236,7 +248,7 @@ class Transactions(RuleBasedStateMachine):
         writer = self.writers[name]
         producer = writer.producer
         other = self.writers["y" if name == "x" else "x"]
-        if producer is None or other.offset is not None:
+        if producer is None or other.offset is not None or other.decided is not None:
             return  # the order of two transactions on one group's offsets is the clients' own affair
         self.count += 1
         entry = OffsetEntry("t", 0, self.count)
@@ -263,7 +275,7 @@ class Transactions(RuleBasedStateMachine):
         transaction = self.house.coordinator.get(name)
         assert transaction is not None
         if had_open and transaction.state is not State.ONGOING:
-            self._settle(name, "committed" if commit else "aborted")
+            self._decide(name, "committed" if commit else "aborted")
         if kind == "answer":
             assert transaction.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
 
@@ -277,7 +289,7 @@ class Transactions(RuleBasedStateMachine):
             transaction = self.house.coordinator.get(each)
             if transaction is None or writer.producer is None or transaction.producer == writer.producer:
                 continue
-            self._settle(each, "aborted")
+            self._decide(each, "aborted")
             self.zombies.append((each, writer.producer))
             writer.producer = None
 
@@ -291,6 +303,32 @@ class Transactions(RuleBasedStateMachine):
             await self.house.start()
 
         self.runner.run(again())
+
+    @rule(partition=partitions)
+    def break_partition(self, partition: tuple[str, int]) -> None:
+        self.broken.add(partition)
+        self.house.topics.partitions[partition].failing = ErrorCode.KAFKA_STORAGE_ERROR
+
+    @rule(writes=st.integers(0, 3))
+    def fill_disk(self, writes: int) -> None:
+        self.house.store.writes_left = writes
+
+    @rule()
+    def mend(self) -> None:
+        for partition in self.broken:
+            self.house.topics.partitions[partition].failing = None
+        self.broken.clear()
+        self.house.store.full, self.house.store.writes_left = False, None
+
+        async def complete() -> None:
+            for name in self.writers:
+                if self.house.coordinator.get(name) is not None:
+                    await self.house.coordinator._alone(name, self.house.coordinator._complete_prepared)
+
+        self.runner.run(complete())
+        for name in self.writers:
+            transaction = self.house.coordinator.get(name)
+            assert transaction is None or not transaction.state.prepared
 
     @precondition(lambda self: self.zombies)
     @rule(data=st.data(), commit=st.booleans())
@@ -312,15 +350,20 @@ class Transactions(RuleBasedStateMachine):
     def everything_is_as_the_clients_believe(self) -> None:
         if not hasattr(self, "house"):
             return
-        expected = dict(self.finished)
-        for name, writer in self.writers.items():
-            expected |= dict.fromkeys(writer.values, "open")
-            transaction = self.house.coordinator.get(name)
-            assert transaction is None or not transaction.state.prepared
+        self._follow()
         found: dict[str, str] = {}
         for partition in self.house.topics.partitions.values():
             found |= partition.read()
-        assert found == expected
+        for name, writer in self.writers.items():
+            transaction = self.house.coordinator.get(name)
+            prepared = transaction is not None and transaction.state.prepared
+            assert prepared == (writer.decided is not None)
+            assert not prepared or self.broken or self.house.store.writes_left is not None
+            assert all(found.pop(value) == "open" for value in writer.values)
+            if writer.decided is not None:
+                values, _, outcome = writer.decided
+                assert all(found.pop(value) in ("open", outcome) for value in values)
+        assert found == self.finished
         committed = self.house.offsets.fetch("g", "t", 0)
         assert (committed and committed.offset) == self.committed_offset
 

@@ -69,12 +69,17 @@ class MortalStore(Store):
 
     fate: Fate
     full = False
+    writes_left: int | None = None
+    """How many more changes fit on the disk."""
 
     def write(self, change: Callable[[Any], T]) -> "asyncio.Future[T]":
         outcome = self.fate.step()
         silence: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if outcome is False:
             return silence
+        if self.writes_left is not None:
+            self.full = self.writes_left <= 0
+            self.writes_left -= 1
         if self.full:
             silence.set_exception(StoreError("database or disk is full"))
             return silence
