@@ -191,6 +191,8 @@ def configs(a: str) -> list[Call]:
         increment("", ("num.partitions", SET, "3"), kind=BROKER),
         increment("2", ("num.partitions", SET, "3"), kind=BROKER),
         increment("1", kind=BROKER),
+        increment("1", ("num.partitions", DELETE, None), kind=BROKER),
+        increment("1", ("leader.replication.throttled.rate", DELETE, None), kind=BROKER),
         increment("x", ("a", SET, "b"), kind=99),
         increment(a, ("retention.ms", SET, "5"), validate_only=True),
         alter(a, {"retention.ms": "61000"}),

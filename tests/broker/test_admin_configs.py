@@ -249,6 +249,14 @@ async def test_increments_are_refused_as_kafka_does(node: Node) -> None:
 
 
 @on_node()
+async def test_nothing_can_be_deleted_from_the_broker(node: Node) -> None:
+    configs = [{"name": name, "config_operation": DELETE} for name in ("num.partitions", "leader.throttled.rate")]
+    resource = {"resource_type": BROKER, "resource_name": "1", "configs": configs}
+    (response,) = (await node.call("incremental_alter_configs", 1, {"resources": [resource]})).responses
+    assert response.error_code == 0
+
+
+@on_node()
 async def test_increments_at_once_lose_nothing(node: Node) -> None:
     topic = await node.topics.create("a", 1)
     names = ["retention.ms", "segment.ms", "retention.bytes", "segment.bytes", "max.message.bytes"]

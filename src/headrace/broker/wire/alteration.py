@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 
@@ -57,7 +58,9 @@ async def _alter(
         await broker.topics.alter_config(topic, change, validate_only)
     elif resource.resource_type == BROKER:
         check_broker_name(broker, resource.resource_name)
-        _refuse_broker_settings([config.name for config in resource.configs])
+        # Deleting is what Kafka's tools do to be sure that nothing is set, and nothing ever is.
+        kept = [config.name for config in resource.configs if getattr(config, "config_operation", None) != DELETE]
+        _refuse_broker_settings(kept)
     else:
         raise unserved_resource(resource.resource_type)
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.config import ConfigType
 from headrace.broker.settings import TOPIC_SETTINGS
-from headrace.broker.wire.alteration import Change, alter
+from headrace.broker.wire.alteration import APPEND, DELETE, SET, SUBTRACT, Change, alter
 from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 _WORDS = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
 
