@@ -1,8 +1,9 @@
 """The admin clients people use, against a broker in a process of its own."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import aiokafka
 import kafka
@@ -39,6 +40,8 @@ from kafka.admin import KafkaAdminClient
 from kafka.admin import NewTopic as PyNewTopic
 from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
+T = TypeVar("T")
+
 
 def first(futures: dict[Any, Any]) -> Any:
     """The one result of an admin call of confluent-kafka."""
@@ -51,6 +54,18 @@ def error_of(futures: dict[Any, Any]) -> int:
         first(futures)
     error: KafkaError = caught.value.args[0]
     return error.code()
+
+
+def eventually(check: Callable[[], T], limit: float = 10) -> T:
+    """What `check` returns once it neither fails nor raises: Apache Kafka answers before it has done everything."""
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            return check()
+        except (AssertionError, KafkaException):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def produce(address: str, topic: str, *timestamps: int, partition: int = 0) -> None:
@@ -138,13 +153,17 @@ class TestConfluent:
                 ConfigEntry("segment.ms", "90000", incremental_operation=AlterConfigOpType.SET),
             )
         )
-        assert {name: entries()[name].value for name in ("retention.ms", "cleanup.policy", "segment.ms")} == {
-            "retention.ms": "70000",
-            "cleanup.policy": "delete",
-            "segment.ms": "90000",
-        }
+
+        def is_changed() -> None:
+            changed = {"retention.ms": "70000", "cleanup.policy": "delete", "segment.ms": "90000"}
+            assert {name: entries()[name].value for name in changed} == changed
+
+        def is_default() -> None:
+            assert entries()["retention.ms"].is_default
+
+        eventually(is_changed)
         first(change(ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE)))
-        assert entries()["retention.ms"].is_default
+        eventually(is_default)
         refused = change(ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.APPEND))
         assert error_of(refused) == KafkaError.INVALID_CONFIG
         unknown = ConfigResource(ResourceType.TOPIC, topic + "-none")
@@ -199,7 +218,8 @@ class TestConfluent:
         ids = set()
         for _ in range(3):
             first(admin.create_topics([NewTopic(topic, 1, 1)]))
-            ids.add(str(first(admin.describe_topics(TopicCollection([topic]))).topic_id))
+            described = eventually(lambda: first(admin.describe_topics(TopicCollection([topic]))))
+            ids.add(str(described.topic_id))
             latest = {TopicPartition(topic, 0): OffsetSpec.latest()}
             assert first(admin.list_offsets(latest)).offset == 0
             produce(broker_address, topic, 1000)
@@ -275,8 +295,9 @@ def test_aiokafka(broker_address: str, topic: str) -> None:
             (described,) = await admin.describe_topics([topic])
             assert len(described["partitions"]) == 2
             await admin.create_partitions({topic: AioNewPartitions(4)})
-            (described,) = await admin.describe_topics([topic])
-            assert len(described["partitions"]) == 4
+            async with asyncio.timeout(10):
+                while len((await admin.describe_topics([topic]))[0]["partitions"]) != 4:
+                    await asyncio.sleep(0.1)
             resource = AioConfigResource(AioConfigResourceType.TOPIC, topic, configs={"segment.ms": "77000"})
             (altered,) = await admin.alter_configs([resource])
             assert altered.resources[0][0] == 0
