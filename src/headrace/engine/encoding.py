@@ -1,0 +1,108 @@
+"""From a row to a record: topic, key, value, headers, timestamp, in which nothing of the row is lost.
+
+A value is a JSON object with every column in it, nulls too, and times to the microsecond. A key of one column is
+its text; of several it is a JSON array of them, each written as in the value. The record's timestamp is left to
+the producer: were it the event time, a broker would delete old events, or refuse windows that end in the future,
+before the next node has read them.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from headrace.errors import InputError
+from headrace.topology import Schema
+from headrace.topology.datatypes import Array, Map, Primitive, Struct
+from headrace.topology.datatypes import DataType as FieldType
+
+__all__ = ["HEADERS", "ORDER", "RECORD_DDL", "check_can_be_carried", "records"]
+
+TIMESTAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+TIMESTAMP_NTZ = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": TIMESTAMP,
+    "timestampNTZFormat": TIMESTAMP_NTZ,
+    "timeZone": "UTC",
+}
+HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
+ORDER = "_order"
+"""The event time by which a batch's rows are written, beside the record's columns; null where there is none."""
+RECORD_DDL = f"topic STRING, key BINARY, value BINARY, headers {HEADERS}, timestamp TIMESTAMP"
+QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
+
+
+def records(rows: DataFrame, schema: Schema, topic: str, key: Sequence[str], order: str | None) -> DataFrame:
+    """Rows as records of a topic, with `_order` beside them."""
+    return rows.select(
+        F.lit(topic).alias("topic"),
+        key_of(schema, key).cast("binary").alias("key"),
+        value_of(schema).cast("binary").alias("value"),
+        F.lit(None).cast(HEADERS).alias("headers"),
+        F.lit(None).cast("timestamp").alias("timestamp"),
+        (F.lit(None).cast("timestamp") if order is None else named(order)).alias(ORDER),
+    )
+
+
+def value_of(schema: Schema) -> Column:
+    return F.to_json(F.struct(*(named(name) for name in schema.names)), JSON_OPTIONS)
+
+
+def key_of(schema: Schema, key: Sequence[str]) -> Column:
+    """The key's text. Where its one column is null there is none."""
+    if not key:
+        return F.lit(None).cast("string")
+    if len(key) == 1:
+        return _text(schema, key[0])
+    parts = [_json(schema, name) for name in key]
+    return F.concat(F.lit("["), F.concat_ws(",", *parts), F.lit("]"))
+
+
+def named(name: str) -> Column:
+    """A column by its exact name, whatever characters that has."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def check_can_be_carried(schema: Schema) -> None:
+    """Refuse what JSON has no place for."""
+    for column in schema:
+        bad = _map_without_text_keys(column.type)
+        if bad is not None:
+            raise InputError(
+                f"the column {column.name!r} has {bad.ddl}, and JSON's keys are text",
+                next_step=f"make it MAP<STRING, {bad.value.ddl}>",
+            )
+
+
+def _text(schema: Schema, name: str) -> Column:
+    match schema[name].type:
+        case Primitive.TIMESTAMP:
+            return F.date_format(named(name), TIMESTAMP)
+        case Primitive.TIMESTAMP_NTZ:
+            return F.date_format(named(name), TIMESTAMP_NTZ)
+        case _:
+            return named(name).cast("string")
+
+
+def _json(schema: Schema, name: str) -> Column:
+    if schema[name].type is Primitive.STRING:
+        listed = F.to_json(F.array(named(name)))
+        written = listed.substr(F.lit(2), F.length(listed) - 2)
+    elif schema[name].type in QUOTED:
+        written = F.concat(F.lit('"'), _text(schema, name), F.lit('"'))
+    else:
+        written = _text(schema, name)
+    return F.coalesce(written, F.lit("null"))
+
+
+def _map_without_text_keys(type_: FieldType) -> Map | None:
+    match type_:
+        case Map(key, value):
+            return type_ if key is not Primitive.STRING else _map_without_text_keys(value)
+        case Array(element):
+            return _map_without_text_keys(element)
+        case Struct(columns):
+            return next((bad for column in columns if (bad := _map_without_text_keys(column.type))), None)
+        case _:
+            return None

@@ -1,0 +1,242 @@
+"""From a record to a row, strictly: what cannot be used is told apart, with a reason, and never stops the flow.
+
+All of it are expressions of Spark's, so that no row visits Python on its way in.
+
+`from_json` alone lets trailing text, empty values, broken UTF-8 and rounded decimals pass. So a value is read as
+the first of two elements of an array inside an object: text after the value then breaks the array, and the
+column for corrupt records, which Spark fills for objects alone, tells of every field that does not fit.
+Decimals are read with all the digits there is room for, and must be the same with those the schema has.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from headrace.topology import CorrectedTime, Duration, EventTime, Format, ProcessingTime, Schema
+from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Struct
+from headrace.topology.datatypes import Column as Field
+
+__all__ = ["Shape", "interval", "parse", "reason", "rows", "struct_type"]
+
+JSON_OPTIONS = {
+    "columnNameOfCorruptRecord": "_corrupt",
+    "allowSingleQuotes": "false",
+    "allowNonNumericNumbers": "false",
+}
+BEFORE, AFTER = '{"rows":[', ",{}]}"
+ROW, REJECTED = "_row", "_rejected"
+
+RECORD_COLUMNS = {
+    "_key": "key",
+    "_topic": "topic",
+    "_partition": "partition",
+    "_offset": "offset",
+    "_timestamp": "timestamp",
+    "_headers": "headers",
+}
+"""The columns of the record itself, and what Spark's connector calls them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the records of a feed are read: what a row has, and what makes a record unusable."""
+
+    schema: Schema
+    format: Format = Format.JSON
+    key: tuple[str, ...] = ()
+    time: EventTime | None = None
+    ahead: Duration | None = None
+    record_columns: tuple[str, ...] = ()
+
+
+def parse(raw: DataFrame, shape: Shape) -> DataFrame:
+    """The record's own columns, and beside them its row (`_row`), and whether it is `_rejected`."""
+    text = F.col("value").cast("string")
+    value = shape.schema.names[0]
+    match shape.format:
+        case Format.BYTES:
+            row, whole = F.struct(F.col("value").alias(value)), F.length("value") > 0
+        case Format.STRING:
+            row, whole = F.struct(text.alias(value)), (F.length("value") > 0) & F.is_valid_utf8(text)
+        case Format.JSON:
+            # A projection of its own: Spark computes a costly expression once per projection, not once per use.
+            raw = raw.withColumn("_parsed", _read_json(text, shape.schema))
+            row = F.col("_parsed.rows").getItem(0)
+            whole = (
+                F.is_valid_utf8(text)
+                & F.col("_parsed._corrupt").isNull()
+                & (F.size("_parsed.rows") == 2)
+                & row.isNotNull()
+            )
+    usable = whole
+    read = raw.withColumn(ROW, row)
+    for _, broken in _conditions(shape):
+        usable &= ~broken
+    return read.withColumn(REJECTED, ~F.coalesce(usable, F.lit(False)))
+
+
+def rows(shape: Shape) -> list[Column]:
+    """The columns of a row, out of what `parse` gave."""
+    schema = struct_type(shape.schema)
+    columns = [
+        F.col(ROW).getField(field.name).try_cast(field.dataType).alias(field.name)
+        if _widened(column.type) != column.type
+        else F.col(ROW).getField(field.name).alias(field.name)
+        for field, column in zip(schema.fields, shape.schema, strict=True)
+    ]
+    columns += [F.col(RECORD_COLUMNS[name]).alias(name) for name in shape.record_columns]
+    if isinstance(shape.time, ProcessingTime | CorrectedTime):
+        columns.append(time_of(shape).alias(shape.time.column))
+    return columns
+
+
+def reason(shape: Shape) -> Column:
+    """Why a rejected record was rejected, in words. Costs several readings of the value: for rejects alone."""
+    text = F.col("value").cast("string")
+    told = F.when(F.col("value").isNull(), "the value is null").when(F.length("value") == 0, "the value is empty")
+    if shape.format is not Format.BYTES:
+        told = told.when(~F.is_valid_utf8(text), "the value is not UTF-8")
+    if shape.format is Format.JSON:
+        nothing = _wrapped(text, "ARRAY<STRUCT<`\x00` INT>>")
+        element = nothing.getField("rows")
+        whole = nothing.getField("_corrupt").isNull() & (F.size(element) == 2) & element.getItem(0).isNotNull()
+        told = told.when(~F.coalesce(whole, F.lit(False)), "the value is not one JSON object")
+        for field in shape.schema:
+            alone = _read_json(text, Schema((field,))).getField("_corrupt")
+            told = told.when(alone.isNotNull(), f"{field.name!r} is not {field.type.ddl}")
+    for words, broken in _conditions(shape):
+        told = told.when(F.coalesce(broken, F.lit(True)), words)
+    return told.otherwise("the value does not fit the schema")
+
+
+def time_of(shape: Shape) -> Column:
+    """The event time of a row out of what `parse` gave."""
+    match shape.time:
+        case ProcessingTime():
+            return F.current_timestamp()
+        case CorrectedTime(occurred, sent, received):
+            offset = F.try_subtract(_value_of(received), _value_of(sent))
+            return F.try_add(_value_of(occurred), offset)
+        case None:
+            return F.lit(None).cast("timestamp")
+        case time:
+            return _value_of(time.column)
+
+
+def interval(duration: Duration) -> Column:
+    """A span of time as Spark's own, exact to the microsecond."""
+    return F.expr(f"INTERVAL '{duration}'") if duration.microseconds else F.expr("INTERVAL '0' SECOND")
+
+
+def struct_type(schema: Schema) -> StructType:
+    return StructType.fromJson(schema.to_json())
+
+
+def _conditions(shape: Shape) -> Iterator[tuple[str, Column]]:
+    """What must not be of a row, in words and as a condition; a condition that is null counts as true."""
+    for name in shape.key:
+        yield f"the key {name!r} is null", _value_of(name).isNull()
+    if shape.time is not None and not isinstance(shape.time, ProcessingTime):
+        time = time_of(shape)
+        yield f"the event time {str(shape.time)!r} is null", time.isNull()
+        if shape.ahead is not None:
+            words = f"the event time {str(shape.time)!r} is more than {shape.ahead} beyond the record's timestamp"
+            yield words, F.coalesce(time > F.try_add(F.col("timestamp"), interval(shape.ahead)), F.lit(False))
+    if shape.format is Format.JSON:
+        for field in shape.schema:
+            yield from _broken_field(field)
+
+
+def _broken_field(field: Field) -> Iterator[tuple[str, Column]]:
+    value = F.col(ROW).getField(field.name)
+    if not field.nullable:
+        yield f"{field.name!r} is null and was declared NOT NULL", value.isNull()
+    missing = _lacks(value, field.type)
+    if missing is not None:
+        yield f"{field.name!r} has a null inside that was declared NOT NULL", missing
+    rounded = _would_round(value, field.type)
+    if rounded is not None:
+        yield f"{field.name!r} has more digits than {field.type.ddl}", rounded
+
+
+def _lacks(value: Column, type_: DataType) -> Column | None:
+    """Whether a null stands inside a value where the type has none; None where it cannot."""
+    match type_:
+        case Array(element):
+            return _any(value, element, _lacks)
+        case Map(_, mapped):
+            return _any(F.map_values(value), mapped, _lacks)
+        case Struct(fields):
+            checks = [value.getField(field.name).isNull() for field in fields if not field.nullable]
+            nested = (_lacks(value.getField(field.name), field.type) for field in fields)
+            return _either(
+                [value.isNotNull() & check for check in [*checks, *(one for one in nested if one is not None)]]
+            )
+        case _:
+            return None
+
+
+def _would_round(value: Column, type_: DataType) -> Column | None:
+    """Whether a decimal inside a value has more digits than its type; None where there is no decimal."""
+    match type_:
+        case Decimal():
+            if _widened(type_) == type_:
+                return None
+            return value.isNotNull() & ~F.coalesce(value.try_cast(type_.ddl) == value, F.lit(False))
+        case Array(element):
+            return _any(value, element, _would_round)
+        case Map(_, mapped):
+            return _any(F.map_values(value), mapped, _would_round)
+        case Struct(fields):
+            checks = (_would_round(value.getField(field.name), field.type) for field in fields)
+            return _either([check for check in checks if check is not None])
+        case _:
+            return None
+
+
+def _any(elements: Column, type_: DataType, check: Callable[[Column, DataType], Column | None]) -> Column | None:
+    """Whether the check holds for any of the elements; None where it never can."""
+    if check(F.lit(None), type_) is None:
+        return None
+    return F.coalesce(F.exists(elements, lambda element: _certain(check(element, type_))), F.lit(False))
+
+
+def _certain(condition: Column | None) -> Column:
+    return F.lit(False) if condition is None else condition
+
+
+def _either(conditions: list[Column]) -> Column | None:
+    return reduce(or_, conditions) if conditions else None
+
+
+def _value_of(name: str) -> Column:
+    return F.col(RECORD_COLUMNS[name]) if name in RECORD_COLUMNS else F.col(ROW).getField(name)
+
+
+def _read_json(text: Column, schema: Schema) -> Column:
+    wide = Struct(tuple(Field(field.name, _widened(field.type)) for field in schema))
+    return _wrapped(text, f"ARRAY<{wide.ddl}>")
+
+
+def _wrapped(text: Column, rows_type: str) -> Column:
+    return F.from_json(F.concat(F.lit(BEFORE), text, F.lit(AFTER)), f"rows {rows_type}, _corrupt STRING", JSON_OPTIONS)
+
+
+def _widened(type_: DataType) -> DataType:
+    """The type with every decimal as exact as it can be, for as many digits before the point."""
+    match type_:
+        case Decimal(precision, scale):
+            return Decimal(MAX_PRECISION, MAX_PRECISION - (precision - scale))
+        case Array(element):
+            return Array(_widened(element))
+        case Map(key, value):
+            return Map(key, _widened(value))
+        case Struct(fields):
+            return Struct(tuple(Field(field.name, _widened(field.type)) for field in fields))
+        case _:
+            return type_

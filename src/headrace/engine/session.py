@@ -1,0 +1,109 @@
+"""The Spark session an app runs in, with the settings that make small batches quick and state durable."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.engine.jars import Progress, connector_jars, java_command
+from headrace.errors import EngineError
+from headrace.topology import StateStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOCAL", "is_local", "session_settings", "start_session"]
+
+LOCAL = "local[*,4]"
+"""All cores, and four tries of a task: `local[*]` alone never tries again."""
+DEFAULT_PARTITIONS = 2
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+STATE_STORES = {
+    StateStore.ROCKSDB: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    StateStore.MEMORY: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+}
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def session_settings(
+    *, master: str, state: StateStore, partitions: int, home: Path, jars: list[Path]
+) -> dict[str, str]:
+    """Every setting of Spark's that Headrace decides; a user's own come after and win."""
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.scheduler.mode": "FAIR",
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        # Its number is part of a checkpoint: state is kept by partition.
+        "spark.sql.shuffle.partitions": str(partitions),
+        # The default forks a process for each of some 20 files of a batch.
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+        "spark.sql.streaming.stateStore.providerClass": STATE_STORES[state],
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.pollingDelay": "20ms",
+        "spark.python.unix.domain.socket.enabled": "true",
+        # A node's transaction must not be raced by a second try of a slow task.
+        "spark.speculation": "false",
+    }
+    if is_local(master):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(home / "spark"),
+            "spark.driver.memory": "2g",
+        }
+    return settings
+
+
+def start_session(
+    name: str,
+    *,
+    home: Path,
+    master: str = LOCAL,
+    state: StateStore = StateStore.ROCKSDB,
+    partitions: int = DEFAULT_PARTITIONS,
+    settings: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> "SparkSession":
+    """Start Spark, or join the cluster at `master`. Jars that are missing are fetched first."""
+    java_command()
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    jars = connector_jars(pyspark.__version__, progress)
+    home = home.absolute()
+    wanted = session_settings(master=master, state=state, partitions=partitions, home=home, jars=jars)
+    wanted |= settings or {}
+    # Tasks in local mode are started by the environment's word, not by the setting's.
+    os.environ["PYSPARK_PYTHON"] = wanted["spark.pyspark.python"]
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        (home / "spark").mkdir(parents=True, exist_ok=True)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    if SparkSession.getActiveSession() is not None:
+        raise EngineError("this process has a Spark session already", next_step="stop it first: one app, one session")
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        raise EngineError(f"Spark did not start at {master}: {first_line(error)}", next_step=_advice(master)) from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _advice(master: str) -> str:
+    if is_local(master):
+        return "check that Java runs and that the home folder can be written"
+    return f"check that the master listens at {master} and that its workers can reach this machine"

@@ -1,0 +1,164 @@
+"""A feed as a streaming DataFrame: read, parsed, its unusable records told apart, its time watermarked."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from headrace.engine.config import RunConfig
+from headrace.engine.encoding import HEADERS, named
+from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema
+
+__all__ = ["KEY_METADATA", "REASON_HEADER", "REJECTS_SCHEMA", "Reading", "read", "read_rejects"]
+
+KEY_METADATA = "headrace.key"
+"""Marks the columns of a feed's key, so that a window knows it however the rows were filtered and renamed since."""
+
+REASON_HEADER = "headrace-reason"
+PLACE_HEADERS = {"topic": "headrace-topic", "partition": "headrace-partition", "offset": "headrace-offset"}
+
+REJECTS_SCHEMA = Schema.of(
+    "reason STRING, topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP"
+)
+"""What a node that reads `payments.rejected` gets: the record as it came, where it stood, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a query reads one of its feeds."""
+
+    feed: Feed
+    shape: Shape
+    lateness: Duration
+
+    @property
+    def metric(self) -> str:
+        """The observed metric whose `rejected` counts the unusable records of a batch."""
+        return f"headrace rejects of {self.feed}"
+
+
+def read(spark: SparkSession, reading: Reading, config: RunConfig, query: str, counted: bool) -> DataFrame:
+    """The usable rows of a feed. Where `counted`, the others are counted in the batch's observed metrics."""
+    feed, shape = reading.feed, reading.shape
+    if isinstance(feed, Rate):
+        raw = spark.readStream.format("rate").option("rowsPerSecond", feed.rows_per_second).load()
+        return raw.withWatermark("timestamp", str(reading.lateness))
+    if isinstance(feed, Files):
+        raw = spark.readStream.format("text").load(feed.path).select(F.col("value").cast("binary"))
+    else:
+        raw = spark.readStream.format("kafka").options(**_stream_options(reading, config, query)).load()
+        if is_rejects(feed):
+            return raw.select(*_rejects_columns())
+    parsed = parse(raw, shape)
+    if counted:
+        parsed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
+    usable = parsed.filter(~F.col(REJECTED)).select(*rows(shape))
+    marked = usable.select(*(_marked(name, shape.key) for name in usable.columns))
+    return marked if shape.time is None else marked.withWatermark(shape.time.column, str(reading.lateness))
+
+
+def read_rejects(
+    spark: SparkSession,
+    reading: Reading,
+    config: RunConfig,
+    topic: str,
+    start: Mapping[str, Any] | None,
+    end: Mapping[str, Any],
+    log: Path | None,
+) -> DataFrame:
+    """The unusable records between two offsets of a source, as records for the topic of the rejected."""
+    feed = reading.feed
+    if isinstance(feed, Files):
+        raw, place = _lines_between(spark, start, end, log)
+    else:
+        options = _topic_options(reading, config) | _offset_options(feed.topic_name, start, end)
+        raw = spark.read.format("kafka").options(**options).load()
+        place = {name: F.col(name).cast("string") for name in PLACE_HEADERS}
+    headers = {REASON_HEADER: reason(reading.shape)} | {PLACE_HEADERS[name]: value for name, value in place.items()}
+    told = F.array(
+        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in headers.items())
+    )
+    kept = F.coalesce(F.col("headers"), F.lit(None).cast(HEADERS), F.array().cast(HEADERS))
+    return (
+        parse(raw, reading.shape)
+        .filter(REJECTED)
+        .select(F.lit(topic).alias("topic"), "key", "value", F.concat(kept, told).alias("headers"), "timestamp")
+    )
+
+
+def is_rejects(feed: Feed) -> bool:
+    return isinstance(feed, Channel) and feed.name == "rejected"
+
+
+def _topic_options(reading: Reading, config: RunConfig) -> dict[str, str]:
+    return {
+        **config.connector_options(),
+        "kafka.isolation.level": "read_committed",
+        # The default half a second would be waited out in every small batch.
+        "kafka.fetch.max.wait.ms": "10",
+        "subscribe": reading.feed.topic_name,
+        "includeHeaders": "true",
+    }
+
+
+def _stream_options(reading: Reading, config: RunConfig, query: str) -> dict[str, str]:
+    topic = reading.feed.topic_name
+    given = config.starting_offsets.get(query, {}).get(topic)
+    needs_headers = "_headers" in reading.shape.record_columns or is_rejects(reading.feed)
+    return _topic_options(reading, config) | {
+        "startingOffsets": "earliest" if given is None else json.dumps({topic: given}),
+        "maxOffsetsPerTrigger": str(config.max_records_per_batch),
+        "includeHeaders": str(needs_headers).lower(),
+    }
+
+
+def _offset_options(topic: str, start: Mapping[str, Any] | None, end: Mapping[str, Any]) -> dict[str, str]:
+    """Spark's offsets of a batch as those of a batch read; a partition that is new starts at its beginning."""
+    until = end[topic]
+    since = (start or {}).get(topic, {})
+    return {
+        "startingOffsets": json.dumps({topic: {partition: since.get(partition, -2) for partition in until}}),
+        "endingOffsets": json.dumps({topic: until}),
+    }
+
+
+def _lines_between(
+    spark: SparkSession, start: Mapping[str, Any] | None, end: Mapping[str, Any], log: Path | None
+) -> tuple[DataFrame, dict[str, Column]]:
+    """The lines of the files that Spark's log of the source (`sources/<n>` of the checkpoint) has for a batch."""
+    if log is None:
+        raise ValueError("files are found by the log of their source")
+    entries = spark.read.text(str(log)).select(F.from_json("value", "path STRING, batchId BIGINT").alias("entry"))
+    first = -1 if start is None else int(start["logOffset"])
+    listed = entries.filter(f"entry.batchId > {first} AND entry.batchId <= {int(end['logOffset'])}")
+    paths = sorted({row.path for row in listed.select("entry.path").collect()})
+    lines = spark.read.text(paths) if paths else spark.createDataFrame([], "value STRING")
+    raw = lines.select(
+        F.lit(None).cast("binary").alias("key"),
+        F.col("value").cast("binary"),
+        F.lit(None).cast("timestamp").alias("timestamp"),
+        F.lit(None).cast(HEADERS).alias("headers"),
+        (F.col("_metadata.file_path") if paths else F.lit("")).alias("topic"),
+    )
+    return raw, {"topic": F.col("topic")}
+
+
+def _rejects_columns() -> list[Column]:
+    def header(name: str) -> Column:
+        # The last one: a record that is rejected twice keeps its first headers.
+        return F.get(F.reverse(F.filter("headers", lambda one: one.key == name)), 0).value.cast("string")
+
+    return [
+        header(REASON_HEADER).alias("reason"),
+        *(header(title).try_cast(REJECTS_SCHEMA[name].type.ddl).alias(name) for name, title in PLACE_HEADERS.items()),
+        *(F.col(name) for name in ("key", "value", "timestamp")),
+    ]
+
+
+def _marked(name: str, key: tuple[str, ...]) -> Column:
+    return named(name).alias(name, metadata={KEY_METADATA: key.index(name)}) if name in key else named(name)
