@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests import peers
 
@@ -153,10 +154,21 @@ def figures(rounds: Sequence[Measured], of: Callable[[Measured], float]) -> Figu
 
 
 def make_topic(side: Side, name: str, partitions: int) -> None:
+    """Make a topic and put one empty record into each partition."""
     admin = _admin(side)
     config = dict(side.topic_config)
     for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)], request_timeout=60).values():
         made.result(60)
+    # A topic is there for its users once each partition has acknowledged a record; before that, the Java client
+    # sometimes leaves batches unsent until they expire.
+    failed: list[str] = []
+    producer = Producer({"bootstrap.servers": side.address, "log_level": 3, "acks": "all"})
+    for partition in range(partitions):
+        producer.produce(
+            name, b"", partition=partition, on_delivery=lambda error, _: failed.append(str(error)) if error else None
+        )
+    if producer.flush(60) or failed:
+        raise RuntimeError(f"{side.name}: {name} does not take records {failed[:1]}")
 
 
 def drop_topic(side: Side, name: str) -> None:

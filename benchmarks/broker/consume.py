@@ -42,6 +42,7 @@ def run(bench: Bench, client: str) -> Section:
             make_topic(side, topic_name(side, case.name), case.partitions)
             bench.fill(side, topic_name(side, case.name), case.size, records)
             progress(f"{case.label}: {side.name} is filled")
+        records += case.partitions  # the empty records of a new topic
         for cold in (False, True):
             _compare(bench, client, case, records, cold, sides, section)
         for side in sides:

@@ -82,7 +82,7 @@ def _use_partitions(bench: Bench, side: Side, partitions: int) -> None:
     java = bench.client("java")
     java.ask("produce", **common, size=100, keyed=1, **producer_settings())
     read = java.ask("consume", **common, **consumer_settings("java"))
-    if read["all"] != records:
+    if read["all"] < records:
         raise RuntimeError(f"{side.name} gave {read['all']:.0f} of {records} records")
 
 

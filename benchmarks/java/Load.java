@@ -71,8 +71,8 @@ public class Load {
         double seconds = Double.parseDouble(args.getOrDefault("seconds", "0"));
         AtomicLong failed = new AtomicLong();
         Callback counted = (place, error) -> {
-            if (error != null) {
-                failed.incrementAndGet();
+            if (error != null && failed.incrementAndGet() == 1) {
+                System.err.println(error);
             }
         };
         try (KafkaProducer<byte[], byte[]> producer = producer(args)) {
