@@ -385,9 +385,10 @@ async def test_only_added_partitions_of_an_open_transaction_are_written(house: H
         check("x", *producer, *TP1)
     with refused(ErrorCode.INVALID_PRODUCER_EPOCH):
         check("x", producer.id, producer.epoch + 1, *TP0)
-    for name in ("y", None):
-        with refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING):
-            check(name, *producer, *TP0)
+    with refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+        check("y", *producer, *TP0)
+    with refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED):
+        check(None, *producer, *TP0)
     with refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING):
         check("x", producer.id + 1, producer.epoch, *TP0)
     await house.coordinator.end("x", producer, True)

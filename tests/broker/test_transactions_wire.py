@@ -328,7 +328,7 @@ def test_a_partition_that_was_not_added_is_not_written(
 def test_transactional_records_need_a_transactional_id(speaker: Speaker, name: str, made: str) -> None:
     producer = speaker.producer(name)
     assert speaker.add(name, producer, {made: [0]}) == {(made, 0): ErrorCode.NONE}
-    assert speaker.produce(None, producer, made) != ErrorCode.NONE
+    assert speaker.produce(None, producer, made) == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_offsets_that_are_refused(speaker: Speaker, name: str, made: str, group: str) -> None:

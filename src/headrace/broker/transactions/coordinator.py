@@ -186,6 +186,8 @@ class TransactionCoordinator:
         """Refuse a batch that belongs to no open transaction. To be called right before it is appended."""
         entry = self._by_producer.get(producer_id)
         if entry is None or entry.current.transactional_id != transactional_id:
+            if transactional_id is None:
+                raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "the request names no transactional id")
             raise ApiError(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         current = entry.current
         if producer_epoch != current.producer.epoch:
