@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +36,7 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, help="stored for the start after kill -9 (10; quick: 0.1)")
     parser.add_argument("--dir", type=Path, default=Path(".build/bench"), help="where the data goes: a real disk")
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the brokers are sessions of their own: end them, too
 
     chosen.dir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=chosen.dir.resolve()))
