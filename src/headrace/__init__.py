@@ -2,12 +2,14 @@
 
 from headrace.errors import (
     BrokerError,
+    CheckpointError,
     EngineError,
     Error,
     GroupInUse,
     GroupNotFound,
     InputError,
     KafkaError,
+    NodeFailed,
     NotDelivered,
     NotLoaded,
     PlanError,
@@ -21,12 +23,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BrokerError",
+    "CheckpointError",
     "EngineError",
     "Error",
     "GroupInUse",
     "GroupNotFound",
     "InputError",
     "KafkaError",
+    "NodeFailed",
     "NotDelivered",
     "NotLoaded",
     "PlanError",

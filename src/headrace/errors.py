@@ -3,6 +3,8 @@
 Error
 ├── BrokerError          the broker cannot start: its folder, its address or a setting is in the way
 ├── EngineError          Spark cannot run the app: Java, the connector's jars or the cluster is in the way
+│   ├── CheckpointError  a checkpoint does not fit the app, the cluster or the sink, and going on would lose or double
+│   └── NodeFailed       a node kept failing, so the app stopped; `node`, `batch` and `cause` say more
 ├── InputError           a line, a setting or a position that cannot be understood
 ├── KafkaError           a cluster refused, or failed at, what was asked of it
 │   ├── Unreachable      no broker answers at the address
@@ -22,12 +24,14 @@ from dataclasses import dataclass
 
 __all__ = [
     "BrokerError",
+    "CheckpointError",
     "EngineError",
     "Error",
     "GroupInUse",
     "GroupNotFound",
     "InputError",
     "KafkaError",
+    "NodeFailed",
     "NotDelivered",
     "NotLoaded",
     "PlanError",
@@ -53,6 +57,21 @@ class BrokerError(Error):
 
 class EngineError(Error):
     """Spark cannot run the app: Java, the connector's jars or the cluster is in the way."""
+
+
+class CheckpointError(EngineError):
+    """A checkpoint does not fit the app, the cluster or the sink: going on would lose or double rows."""
+
+
+class NodeFailed(EngineError):
+    """A node kept failing, so the app stopped."""
+
+    def __init__(self, node: str, batch: int | None, cause: str) -> None:
+        where = "before its first batch" if batch is None else f"in batch {batch}"
+        super().__init__(f"node {node!r} keeps failing {where}: {cause}")
+        self.node = node
+        self.batch = batch
+        self.cause = cause
 
 
 class InputError(Error):
