@@ -18,9 +18,13 @@ from headrace.broker.storage.partition import Partition
 from headrace.broker.store import Store, StoreError
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import SCHEMA, Producer, TransactionCoordinator
+from headrace.broker.transactions.state import State
 from headrace.broker.wire.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
+
+MINUTE = 60_000
+TP0, TP1 = ("t", 0), ("t", 1)
 
 
 class ManualClock(Clock):
@@ -289,3 +293,25 @@ class Refused:
 
 
 refused = Refused
+
+
+async def opened(house: House, name: str = "x", value: str = "v") -> Producer:
+    """A producer with a transaction open on t-0, with one value in it."""
+    if house.topics.partition("t", 0) is None:
+        house.make_topic("t", 2)
+    producer = await house.coordinator.init_producer_id(name, MINUTE)
+    await house.coordinator.add_partitions(name, producer, [TP0])
+    house.topics.partitions[TP0].produce(producer, value)
+    return producer
+
+
+def state_of(house: House, name: str = "x") -> State:
+    transaction = house.coordinator.get(name)
+    assert transaction is not None
+    return transaction.state
+
+
+async def until(condition: Callable[[], bool], limit: float = 5.0) -> None:
+    async with asyncio.timeout(limit):
+        while not condition():
+            await asyncio.sleep(0.01)
