@@ -206,9 +206,7 @@ class BrokerSettings:
         "The longest session timeout a member may ask for.",
         at_least(1),
     )
-    group_max_size: int = setting(
-        "group.max.size", INT, MAX_INT, "The most members a group can have.", at_least(1)
-    )
+    group_max_size: int = setting("group.max.size", INT, MAX_INT, "The most members a group can have.", at_least(1))
     group_min_session_timeout_ms: int = setting(
         "group.min.session.timeout.ms",
         INT,
@@ -244,9 +242,7 @@ class BrokerSettings:
         "The default of the topics' `message.timestamp.type`.",
         TIMESTAMP_TYPES,
     )
-    log_retention_bytes: int = setting(
-        "log.retention.bytes", LONG, -1, "The default of the topics' `retention.bytes`."
-    )
+    log_retention_bytes: int = setting("log.retention.bytes", LONG, -1, "The default of the topics' `retention.bytes`.")
     log_retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms",
         LONG,
@@ -388,9 +384,7 @@ class BrokerSettings:
         if retention != -1 and retention < 1:
             raise InvalidSetting("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
         if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
-            raise InvalidSetting(
-                "group.min.session.timeout.ms must not be above group.max.session.timeout.ms"
-            )
+            raise InvalidSetting("group.min.session.timeout.ms must not be above group.max.session.timeout.ms")
         return settings
 
     @property

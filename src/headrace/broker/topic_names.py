@@ -7,9 +7,7 @@ from headrace.broker.wire.errors import ApiError, ErrorCode
 MAX_LENGTH = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 # What Kafka keeps in these topics, this broker keeps elsewhere; a topic of that name would only deceive.
-INTERNAL = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
-)
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
 
 
 def check_name(name: str) -> None:
