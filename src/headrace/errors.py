@@ -12,6 +12,12 @@ Error
 │   ├── GroupNotFound    the group does not exist
 │   ├── GroupInUse       the group has members, so its offsets are theirs
 │   └── NotDelivered     records that no broker acknowledged
+├── ServiceError         a home folder, or a service that runs in it, is in the way
+├── TableError           PostgreSQL, or a table in it, is in the way
+│   ├── NotCovered       a view has not reached a receipt in the time given
+│   ├── PostgresAway     PostgreSQL does not answer, or went away in the middle: nothing was half done, try again
+│   ├── ViewChanged      a view's table has other columns, or another key, than its function gives
+│   └── ViewFenced       another run has taken the view over
 └── TopologyError        what an app declares does not hold: all its problems at once, each with file and line
     ├── NotLoaded        the file could not be run, or holds no app, or several
     └── PlanError        what nodes return does not fit: all problems of all nodes, before any query starts
@@ -32,13 +38,19 @@ __all__ = [
     "InputError",
     "KafkaError",
     "NodeFailed",
+    "NotCovered",
     "NotDelivered",
     "NotLoaded",
     "PlanError",
+    "PostgresAway",
     "Problem",
+    "ServiceError",
+    "TableError",
     "TopicNotFound",
     "TopologyError",
     "Unreachable",
+    "ViewChanged",
+    "ViewFenced",
 ]
 
 
@@ -104,6 +116,30 @@ class GroupInUse(KafkaError):
 
 class NotDelivered(KafkaError):
     """Records were not acknowledged."""
+
+
+class ServiceError(Error):
+    """A home folder, or a service that runs in it, is in the way."""
+
+
+class TableError(Error):
+    """PostgreSQL, or a table in it, is in the way."""
+
+
+class NotCovered(TableError):
+    """A view has not reached a receipt in the time given."""
+
+
+class PostgresAway(TableError):
+    """PostgreSQL does not answer, or went away in the middle: nothing was half done, so trying again is safe."""
+
+
+class ViewChanged(TableError):
+    """A view's table has other columns, or another key, than its function gives."""
+
+
+class ViewFenced(TableError):
+    """Another run has taken the view over, so this one must not write it any more."""
 
 
 @dataclass(frozen=True, slots=True)
