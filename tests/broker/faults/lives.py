@@ -1,6 +1,8 @@
 """Recordings of a broker at work, killed and started again, and what is left of it when the power goes."""
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +15,9 @@ from tests.broker.faults.check import check
 from tests.broker.faults.facts import Answer, Attempt, Expected, Saw, fold
 from tests.broker.faults.harness import abandoned, recording
 from tests.broker.faults.history import History, Note
+from tests.broker.faults.mutants import NONE
 from tests.broker.faults.powerloss import Loss, image_after
+from tests.broker.faults.strace import parse, traced
 from tests.broker.faults.workload import Workload
 
 POWER_LOSSES = (Loss.NONE_KEPT, Loss.PREFIX_KEPT, Loss.SUBSET_KEPT)
@@ -60,6 +64,31 @@ def _live(history: History, workload: Workload, lifetime: float, parts: Parts) -
             workload.run(running.address, lambda: bool(killed))
             end.join()
     return killed[0]
+
+
+def record_process(
+    seed: int,
+    lives: int,
+    seconds: float,
+    mutant: str = NONE,
+    *,
+    inject: str | None = None,
+) -> History:
+    """The same of a real process, read from strace; `inject` is a fault in strace's words."""
+    with scratch() as folder:
+        root, markers, log = folder / "root", folder / "markers", folder / "strace.log"
+        root.mkdir()
+        scenario = [str(root), str(markers), str(seed), str(lives), str(seconds), mutant, str(inject is not None)]
+        command = traced(
+            log,
+            [sys.executable, "-m", "tests.broker.faults.scenario", *scenario],
+            sync_delay=0 if inject else SYNC_SECONDS,
+            options=("-e", f"inject={inject}") if inject else (),
+        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the scenario failed:\n{done.stderr[-4000:]}")
+        return parse(log, root, markers)
 
 
 def facts_before(history: History, point: int) -> Expected:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from tests.broker.faults.history import History, Note, Sync, SyncFolder, Truncate, Write
+from tests.broker.faults.history import History, Note, Sync, SyncFailed, SyncFolder, Truncate, Write
 from tests.broker.faults.powerloss import Loss, image_after
 
 CALLS = (
@@ -124,6 +124,8 @@ class _Parser:
             return
         began = self._began.pop(call.thread, self.history.now())
         if call.result.startswith("-1") or call.result == "?":
+            if call.name in ("fsync", "fdatasync") and (target := self._descriptor(call)) is not None:
+                self.history.add(SyncFailed(self.history.node(target[1])))
             return
         match call.name:
             case "open" | "openat" | "creat":

@@ -1,15 +1,20 @@
-"""Promise 1 and 2: whatever was acknowledged is there after a power loss at any moment."""
+"""Promises 1 to 3: whatever was acknowledged is there after a power loss at any moment.
+
+The history is recorded inside the process, where every operation of the log is seen, and once more from outside,
+where SQLite's files are seen as well.
+"""
+
+import shutil
 
 import pytest
 
-from tests.broker.faults.lives import check_after, crashes, record
+from tests.broker.faults.history import History
+from tests.broker.faults.lives import check_after, crashes, record, record_process
 
-RECORDINGS = 10
-CRASHES_EACH = 200
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 
-def survive(seed: int, lives: int, seconds: float, count: int) -> None:
-    history = record(seed, lives, seconds)
+def survive(history: History, count: int, seed: int) -> None:
     for crash in crashes(history, count, seed):
         try:
             check_after(history, crash)
@@ -19,11 +24,38 @@ def survive(seed: int, lives: int, seconds: float, count: int) -> None:
 
 
 def test_power_losses() -> None:
-    survive(seed=1, lives=2, seconds=0.4, count=30)
+    survive(record(seed=1, lives=3, seconds=0.3), 30, seed=1)
+
+
+@needs_strace
+def test_power_losses_of_a_process() -> None:
+    survive(record_process(seed=1, lives=1, seconds=1.0), 15, seed=1)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", range(100, 100 + RECORDINGS))
+@pytest.mark.parametrize("seed", range(100, 110))
 def test_many_power_losses(seed: int) -> None:
-    survive(seed, lives=3, seconds=1.0, count=CRASHES_EACH)
+    survive(record(seed, lives=5, seconds=0.8), 150, seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@needs_strace
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_many_power_losses_of_a_process(seed: int) -> None:
+    survive(record_process(seed, lives=4, seconds=1.5), 120, seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@needs_strace
+@pytest.mark.parametrize("number", [2, 9, 25, 60])
+@pytest.mark.parametrize(
+    "fault",
+    ["fdatasync:error=EIO:when={}", "pwrite64:error=ENOSPC:when={}..{}", "pwrite64:error=EIO:when={}"],
+)
+def test_power_losses_after_a_failure_of_the_disk(fault: str, number: int) -> None:
+    """In each thread the syncs or writes of that number fail, SQLite's as well; later the power goes."""
+    inject = fault.format(number, number + 5)
+    survive(record_process(number, lives=3, seconds=1.0, inject=inject), 30, seed=number)

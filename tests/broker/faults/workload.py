@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from headrace.broker.wire.errors import ErrorCode
@@ -20,6 +20,15 @@ Note = Callable[[Any], None]
 Address = tuple[str, int]
 
 BUSY = {ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+DISK_TROUBLE = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # sent after a batch that was refused
+    }
+)
+"""What clients may be told while the disk is full or broken."""
 SEGMENT_BYTES = 4096
 
 
@@ -310,12 +319,24 @@ class Workload:
             ("trimmed", 1, {"segment.bytes": str(SEGMENT_BYTES * 2)}),
         ]
 
-    def run(self, address: Address, until: Callable[[], bool]) -> None:
-        """Every actor at work in a thread of its own, until told to stop or until the broker is gone."""
+    def run(
+        self,
+        address: Address,
+        until: Callable[[], bool],
+        tolerated: Collection[ErrorCode] = (),
+    ) -> None:
+        """Every actor at work in a thread of its own, until told to stop or until the broker is gone.
+
+        One that is refused for a tolerated reason waits for the broker's next life.
+        """
         try:
             self.create_topics(address)
         except TimeoutError:
             raise
+        except Refused as refused:
+            if refused.code not in tolerated:
+                raise
+            return
         except OSError:
             return
         failures: list[BaseException] = []
@@ -323,6 +344,9 @@ class Workload:
         def work(actor: Actor) -> None:
             try:
                 actor.run(address, until)
+            except Refused as refused:
+                if refused.code not in tolerated:
+                    failures.append(refused)
             except BaseException as error:
                 failures.append(error)
 
