@@ -1,23 +1,44 @@
 """The whole topology analysed by Spark before any query starts: every node's rows, or every problem there is."""
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
+import pyspark
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+import headrace
+from headrace.engine.analysis import (
+    APPEND,
+    UPDATE,
+    mode_problem,
+    real_time_problems,
+    shortened,
+    sources_of_topic,
+    stateful_operators,
+)
 from headrace.engine.config import RunConfig
-from headrace.engine.encoding import check_can_be_carried, records
+from headrace.engine.encoding import ORDER, records
+from headrace.engine.ingestion import timestamp_types
+from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
 from headrace.engine.sources import REJECTS_SCHEMA, Reading, is_rejects, read, read_rejects
+from headrace.engine.windows import WindowUse, uses_of_windows
 from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
     Channel,
     ColumnTime,
+    Emit,
     Feed,
+    Files,
     Format,
+    FunctionNode,
+    IngestionTime,
+    Latency,
     Node,
     QueryNode,
     Schema,
@@ -26,13 +47,15 @@ from headrace.topology import (
     Stream,
     Topic,
     Topology,
+    View,
     node_of,
 )
+from headrace.topology.nodes import LATE
 
 __all__ = ["PlannedQuery", "RejectedFeed", "plan"]
 
-DELETED = "_deleted"
-WATERMARK_METADATA = "spark.watermarkDelayMs"
+# Headrace itself, and wherever packages are installed.
+NOT_THE_USERS = (str(Path(headrace.__file__).parent), str(Path(pyspark.__file__).parent.parent))
 
 
 @dataclass(frozen=True)
@@ -41,8 +64,11 @@ class RejectedFeed:
 
     feed: Feed
     topic: str
-    metric: str
-    """The name of the observed metric whose `rejected` counts the unusable records of a batch."""
+    metric: str | None
+    """The observed metric whose `rejected` counts the unusable records of a batch.
+
+    None where a query reads its feed in several places, whose counts cannot be told apart: look at every batch.
+    """
     reading: Reading
     config: RunConfig
 
@@ -69,7 +95,10 @@ class PlannedQuery:
     ARRAY<STRUCT<key, value>>, timestamp TIMESTAMP`), those of all channels together, and `_order TIMESTAMP`, the
     event time by which a batch is sorted before it is written (null where there is none: keep the rows' order).
     `timestamp` is null where the producer's clock is meant. Of a view it has the view's columns, and `_deleted
-    BOOLEAN` where the function gives it.
+    BOOLEAN` where the function gives it; of several rows of a key the last in the batch's own order counts, or the
+    greatest by `node.order_by`.
+
+    In real-time mode there is no batch to look at: there the rejects are among the rows of `frame`.
     """
 
     node: QueryNode
@@ -87,17 +116,10 @@ class PlannedQuery:
         return self.output_schemas[""]
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
-    """What a node downstream needs to know of a stream or one of its channels."""
-
-    schema: Schema
-    time: ColumnTime | None
-
-
 def plan(topology: Topology, spark: SparkSession, config: RunConfig) -> list[PlannedQuery]:
     """Analyse every node, upstreams first; raises PlanError with the problems of all nodes."""
     planner = _Planner(topology, spark, config)
+    planner.check_ingestion_times()
     planned = [query for node in topology.queries if (query := planner.plan(node)) is not None]
     if planner.problems:
         raise PlanError(sorted(planner.problems, key=lambda problem: (problem.file, problem.line)))
@@ -110,95 +132,112 @@ class _Planner:
         self.spark = spark
         self.config = config
         self.problems: list[Problem] = []
-        self._outputs: dict[Feed, _Output] = {}
+        self._written: dict[Feed, Shape] = {}
+
+    def check_ingestion_times(self) -> None:
+        wanted = {
+            node.topic_name: node
+            for node in self.topology.nodes.values()
+            if isinstance(node, Topic) and isinstance(node.event_time, IngestionTime)
+        }
+        for topic, kind in timestamp_types(wanted, self.config).items():
+            if kind != "LogAppendTime":
+                self._problem(
+                    wanted[topic],
+                    f"its timestamps are the producer's (message.timestamp.type={kind}), not the time of ingestion",
+                    f"set message.timestamp.type=LogAppendTime for the topic {topic!r}, or choose another event time",
+                )
 
     def plan(self, node: QueryNode) -> PlannedQuery | None:
         feeds = self.topology.feeds(node)
-        if any(
-            isinstance(node_of(feed), Stream) and not is_rejects(feed) and feed not in self._outputs for feed in feeds
-        ):
-            return None  # its upstream has the problem
+        # Where an upstream could not be planned, the problem is told there.
+        if any(isinstance(node_of(feed), Stream) and not self._is_known(feed) for feed in feeds):
+            return None
         try:
             return self._planned(node, feeds)
         except InputError as error:
-            self._problem(node, error.problem, error.next_step)
-        except PySparkException as error:
-            self._problem(node, str(error).splitlines()[0])
+            self._problem(node, error.problem, error.next_step, error)
+        except Exception as error:
+            self._problem(node, _told(error), None, error)
         return None
 
     def _planned(self, node: QueryNode, feeds: tuple[Feed, ...]) -> PlannedQuery:
-        writes = self.topology.rejects_written_by(node)
+        real_time = isinstance(node, Stream) and node.latency is Latency.REAL_TIME
+        rejected = self.topology.rejects_written_by(node)
         readings = {feed: self._reading(feed) for feed in feeds}
-        frames = {
-            feed: read(self.spark, reading, self.config, node.name, counted=feed in writes)
-            for feed, reading in readings.items()
-        }
-        returned = self._call(node, frames, {})
-        outputs: dict[str, DataFrame] = returned if isinstance(node, Stream) and node.channels else {"": returned}
-        schemas = {channel: self._schema(frame) for channel, frame in outputs.items()}
+        frames: dict[Feed, DataFrame] = {}
+        beside: list[DataFrame] = []
+        for feed, reading in readings.items():
+            writes = feed in rejected
+            rejects_to = f"{feed.topic_name}.rejected" if writes and real_time else None
+            counted = writes and not real_time
+            frames[feed], rejects = read(self.spark, reading, self.config, node.name, rejects_to, counted)
+            if rejects is not None:
+                beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
+        with uses_of_windows() as windows:
+            returned = self._call(node, frames, {})
+        outputs = {channel: read_output(node, rows) for channel, rows in outputs_of(node, returned).items()}
         if isinstance(node, Stream):
-            frame = self._records(node, outputs, schemas)
+            written = []
+            for channel, (rows, schema, time) in outputs.items():
+                feed = Channel(node, channel, node.place) if channel else node
+                self._written[feed] = Shape(schema, key=node.key, time=None if time is None else ColumnTime(time))
+                written.append(records(rows, schema, feed.topic_name, node.key, time))
+            frame = reduce(DataFrame.unionByName, [*written, *beside])
         else:
-            frame = outputs[""]
+            frame = outputs[""][0]
+        mode = _real_time_mode(frame) if real_time else _output_mode(node, frame, windows)
         return PlannedQuery(
             node=node,
             frame=frame,
-            output_schemas=schemas,
-            output_mode="append",
+            output_schemas={channel: schema for channel, (_, schema, _) in outputs.items()},
+            output_mode=mode,
             feeds=feeds,
-            rejects=tuple(
-                RejectedFeed(feed, f"{feed.topic_name}.rejected", readings[feed].metric, readings[feed], self.config)
-                for feed in writes
-            ),
-            fingerprint=self.topology.describe(node) | {"partitions": self.config.state_partitions},
+            rejects=() if real_time else tuple(self._rejected(readings[feed], frame) for feed in rejected),
+            fingerprint=self._fingerprint(node, frame, windows, mode),
         )
 
-    def _records(self, node: Stream, outputs: Mapping[str, DataFrame], schemas: Mapping[str, Schema]) -> DataFrame:
-        encoded = []
-        for channel, frame in outputs.items():
-            feed: Feed = Channel(node, channel, node.place) if channel else node
-            time = self._event_time(node, frame)
-            self._outputs[feed] = _Output(schemas[channel], None if time is None else ColumnTime(time))
-            encoded.append(records(frame, schemas[channel], feed.topic_name, node.key, time))
-        united = encoded[0]
-        for more in encoded[1:]:
-            united = united.unionByName(more)
-        return united
+    def _rejected(self, reading: Reading, frame: DataFrame) -> RejectedFeed:
+        alone = isinstance(reading.feed, Files) or sources_of_topic(frame, reading.feed.topic_name) == 1
+        metric = reading.metric if alone else None
+        return RejectedFeed(reading.feed, f"{reading.feed.topic_name}.rejected", metric, reading, self.config)
 
-    def _event_time(self, node: Stream, frame: DataFrame) -> str | None:
-        if node.event_time is not None:
-            return node.event_time
-        return next((field.name for field in frame.schema if WATERMARK_METADATA in field.metadata), None)
-
-    def _schema(self, frame: DataFrame) -> Schema:
-        schema = Schema.of(frame.drop(DELETED).schema)
-        check_can_be_carried(schema)
-        return schema
+    def _fingerprint(self, node: QueryNode, frame: DataFrame, windows: list[WindowUse], mode: str) -> dict[str, Any]:
+        described = self.topology.describe(node)
+        operators = stateful_operators(frame)
+        if operators:
+            described |= {
+                "windows": [window.describe() for window in windows],
+                "operators": operators,
+                "output_mode": mode,
+                "partitions": self.config.state_partitions,
+            }
+        return described
 
     def _reading(self, feed: Feed) -> Reading:
         node = node_of(feed)
         lateness = self.topology.lateness(node)
         if is_rejects(feed):
             return Reading(feed, Shape(REJECTS_SCHEMA, Format.BYTES), lateness)
-        if isinstance(node, Source):
-            topic = node if isinstance(node, Topic) else None
-            return Reading(
-                feed,
-                Shape(
-                    node.schema,
-                    format=topic.format if topic else Format.JSON,
-                    key=node.key,
-                    time=node.event_time,
-                    ahead=node.ahead,
-                    record_columns=topic.record_columns if topic else (),
-                ),
-                lateness,
+        if isinstance(feed, Channel) and feed.name == LATE:
+            raise InputError(
+                f'nothing writes {feed} yet: windows drop late rows, and late="divert" is not served yet',
+                next_step="read the node itself",
             )
-        output = self._outputs[feed]
-        key = node.key if isinstance(node, Stream) else ()
-        return Reading(feed, Shape(output.schema, key=key, time=output.time), lateness)
+        if not isinstance(node, Source):
+            return Reading(feed, self._written[feed], lateness)
+        shape = Shape(node.schema, key=node.key, time=node.event_time, ahead=node.ahead)
+        if isinstance(node, Topic):
+            shape = Shape(
+                node.schema, node.format, node.key, node.event_time, node.ahead, record_columns=node.record_columns
+            )
+        return Reading(feed, shape, lateness)
+
+    def _is_known(self, feed: Feed) -> bool:
+        return feed in self._written or (isinstance(feed, Channel) and feed.name not in _channels(feed))
 
     def _call(self, node: Node, frames: Mapping[Feed, DataFrame], steps: dict[Step, Any]) -> Any:
+        assert isinstance(node, FunctionNode)
         given: dict[str, Any] = {}
         for name, feed in self.topology.inputs(node).items():
             if isinstance(feed, Step):
@@ -207,8 +246,62 @@ class _Planner:
                 given[name] = steps[feed]
             else:
                 given[name] = frames[feed]
-        return node(**given)  # type: ignore[operator]
+        return node(**given)
 
-    def _problem(self, node: Node, message: str, next_step: str | None = None) -> None:
-        said = f"{node.kind} {node.name!r}: {message}"
-        self.problems.append(Problem(said, node.place.shown_file, node.place.line, next_step))
+    def _problem(
+        self, node: Node, message: str, next_step: str | None = None, error: BaseException | None = None
+    ) -> None:
+        file, line = node.place.shown_file, node.place.line
+        if error is not None and (found := _users_line(error)) is not None:
+            file, line = found
+        self.problems.append(Problem(f"{node.kind} {node.name!r}: {message}", file, line, next_step))
+
+
+def _channels(channel: Channel) -> tuple[str, ...]:
+    return channel.node.channels if isinstance(channel.node, Stream) else ()
+
+
+def _real_time_mode(frame: DataFrame) -> str:
+    problems = real_time_problems(frame)
+    if problems:
+        raise InputError(
+            f'latency="real-time" cannot run {", ".join(problems)}',
+            next_step="leave latency out, or take it out of this node into the next",
+        )
+    return UPDATE
+
+
+def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) -> str:
+    """The mode that was asked for by `emit`; else the one that fits the sink, and after that the other."""
+    emits = {window.emit for window in windows if window.emit is not None}
+    if len(emits) > 1:
+        raise InputError(
+            'windows of one node emit "final" and "changes", and a query has one way',
+            next_step="put one of them in a node of its own",
+        )
+    if emits:
+        modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]
+    else:
+        modes = [UPDATE, APPEND] if isinstance(node, View) else [APPEND, UPDATE]
+    complaints = []
+    for mode in modes:
+        complaint = mode_problem(frame, mode)
+        if complaint is None:
+            return mode
+        complaints.append(complaint)
+    raise InputError(complaints[0])
+
+
+def _told(error: Exception) -> str:
+    said = shortened(error)
+    return said if isinstance(error, pyspark.errors.PySparkException) else f"{type(error).__name__}: {said}"
+
+
+def _users_line(error: BaseException) -> tuple[str, int] | None:
+    """The innermost line of the user's own that an error came through."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*NOT_THE_USERS, "<")) and frame.lineno is not None:
+            path = Path(frame.filename)
+            shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else frame.filename
+            return shown, frame.lineno
+    return None

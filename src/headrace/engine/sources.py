@@ -10,17 +10,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.engine.config import RunConfig
-from headrace.engine.encoding import HEADERS, named
+from headrace.engine.encoding import HEADERS
+from headrace.engine.marks import marked_key
 from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
 from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema
 
-__all__ = ["KEY_METADATA", "REASON_HEADER", "REJECTS_SCHEMA", "Reading", "read", "read_rejects"]
-
-KEY_METADATA = "headrace.key"
-"""Marks the columns of a feed's key, so that a window knows it however the rows were filtered and renamed since."""
+__all__ = ["REASON_HEADER", "REJECTS_SCHEMA", "Reading", "read", "read_rejects"]
 
 REASON_HEADER = "headrace-reason"
-PLACE_HEADERS = {"topic": "headrace-topic", "partition": "headrace-partition", "offset": "headrace-offset"}
+_PLACE = {"headrace-topic": "topic", "headrace-partition": "partition", "headrace-offset": "offset"}
+_FILE = {"headrace-topic": "topic"}
 
 REJECTS_SCHEMA = Schema.of(
     "reason STRING, topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP"
@@ -42,24 +41,34 @@ class Reading:
         return f"headrace rejects of {self.feed}"
 
 
-def read(spark: SparkSession, reading: Reading, config: RunConfig, query: str, counted: bool) -> DataFrame:
-    """The usable rows of a feed. Where `counted`, the others are counted in the batch's observed metrics."""
+def read(
+    spark: SparkSession, reading: Reading, config: RunConfig, query: str, rejects_to: str | None, counted: bool
+) -> tuple[DataFrame, DataFrame | None]:
+    """The usable rows of a feed, and the others as records for a topic, if one is named.
+
+    Where the others are `counted`, the rows carry their number among the observed metrics of a batch: to take
+    both ways would read the feed twice.
+    """
     feed, shape = reading.feed, reading.shape
     if isinstance(feed, Rate):
-        raw = spark.readStream.format("rate").option("rowsPerSecond", feed.rows_per_second).load()
-        return raw.withWatermark("timestamp", str(reading.lateness))
+        numbered = spark.readStream.format("rate").option("rowsPerSecond", feed.rows_per_second).load()
+        return numbered.withWatermark("timestamp", str(reading.lateness)), None
     if isinstance(feed, Files):
         raw = spark.readStream.format("text").load(feed.path).select(F.col("value").cast("binary"))
     else:
-        raw = spark.readStream.format("kafka").options(**_stream_options(reading, config, query)).load()
+        options = _stream_options(reading, config, query, headers=rejects_to is not None)
+        raw = spark.readStream.format("kafka").options(**options).load()
         if is_rejects(feed):
-            return raw.select(*_rejects_columns())
+            return raw.select(*_rejects_columns()), None
     parsed = parse(raw, shape)
+    rejects = None if rejects_to is None else _reject_records(parsed, reading, rejects_to, _PLACE)
     if counted:
         parsed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
     usable = parsed.filter(~F.col(REJECTED)).select(*rows(shape))
-    marked = usable.select(*(_marked(name, shape.key) for name in usable.columns))
-    return marked if shape.time is None else marked.withWatermark(shape.time.column, str(reading.lateness))
+    marked = usable.select(*(marked_key(name, shape.key) for name in usable.columns))
+    if shape.time is not None:
+        marked = marked.withWatermark(shape.time.column, str(reading.lateness))
+    return marked, rejects
 
 
 def read_rejects(
@@ -77,17 +86,18 @@ def read_rejects(
         raw, place = _lines_between(spark, start, end, log)
     else:
         options = _topic_options(reading, config) | _offset_options(feed.topic_name, start, end)
-        raw = spark.read.format("kafka").options(**options).load()
-        place = {name: F.col(name).cast("string") for name in PLACE_HEADERS}
-    headers = {REASON_HEADER: reason(reading.shape)} | {PLACE_HEADERS[name]: value for name, value in place.items()}
-    told = F.array(
-        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in headers.items())
-    )
-    kept = F.coalesce(F.col("headers"), F.lit(None).cast(HEADERS), F.array().cast(HEADERS))
-    return (
-        parse(raw, reading.shape)
-        .filter(REJECTED)
-        .select(F.lit(topic).alias("topic"), "key", "value", F.concat(kept, told).alias("headers"), "timestamp")
+        raw, place = spark.read.format("kafka").options(**options).load(), _PLACE
+    return _reject_records(parse(raw, reading.shape), reading, topic, place)
+
+
+def _reject_records(parsed: DataFrame, reading: Reading, topic: str, place: Mapping[str, str]) -> DataFrame:
+    told = {REASON_HEADER: reason(reading.shape)}
+    told |= {title: F.col(column).cast("string") for title, column in place.items()}
+    added = (F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
+    own = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
+    rejected = parsed.filter(REJECTED)
+    return rejected.select(
+        F.lit(topic).alias("topic"), "key", "value", F.concat(own, F.array(*added)).alias("headers"), "timestamp"
     )
 
 
@@ -106,10 +116,10 @@ def _topic_options(reading: Reading, config: RunConfig) -> dict[str, str]:
     }
 
 
-def _stream_options(reading: Reading, config: RunConfig, query: str) -> dict[str, str]:
+def _stream_options(reading: Reading, config: RunConfig, query: str, headers: bool) -> dict[str, str]:
     topic = reading.feed.topic_name
     given = config.starting_offsets.get(query, {}).get(topic)
-    needs_headers = "_headers" in reading.shape.record_columns or is_rejects(reading.feed)
+    needs_headers = headers or "_headers" in reading.shape.record_columns or is_rejects(reading.feed)
     return _topic_options(reading, config) | {
         "startingOffsets": "earliest" if given is None else json.dumps({topic: given}),
         "maxOffsetsPerTrigger": str(config.max_records_per_batch),
@@ -129,7 +139,7 @@ def _offset_options(topic: str, start: Mapping[str, Any] | None, end: Mapping[st
 
 def _lines_between(
     spark: SparkSession, start: Mapping[str, Any] | None, end: Mapping[str, Any], log: Path | None
-) -> tuple[DataFrame, dict[str, Column]]:
+) -> tuple[DataFrame, Mapping[str, str]]:
     """The lines of the files that Spark's log of the source (`sources/<n>` of the checkpoint) has for a batch."""
     if log is None:
         raise ValueError("files are found by the log of their source")
@@ -145,7 +155,7 @@ def _lines_between(
         F.lit(None).cast(HEADERS).alias("headers"),
         (F.col("_metadata.file_path") if paths else F.lit("")).alias("topic"),
     )
-    return raw, {"topic": F.col("topic")}
+    return raw, _FILE
 
 
 def _rejects_columns() -> list[Column]:
@@ -155,10 +165,6 @@ def _rejects_columns() -> list[Column]:
 
     return [
         header(REASON_HEADER).alias("reason"),
-        *(header(title).try_cast(REJECTS_SCHEMA[name].type.ddl).alias(name) for name, title in PLACE_HEADERS.items()),
+        *(header(title).try_cast(REJECTS_SCHEMA[name].type.ddl).alias(name) for title, name in _PLACE.items()),
         *(F.col(name) for name in ("key", "value", "timestamp")),
     ]
-
-
-def _marked(name: str, key: tuple[str, ...]) -> Column:
-    return named(name).alias(name, metadata={KEY_METADATA: key.index(name)}) if name in key else named(name)

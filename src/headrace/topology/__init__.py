@@ -14,7 +14,7 @@ from headrace.topology.aggregates import (
     sum,
 )
 from headrace.topology.app import App
-from headrace.topology.choices import Format, Guarantee, Latency, StateStore
+from headrace.topology.choices import Emit, Format, Guarantee, Late, Latency, StateStore
 from headrace.topology.drawing import as_mermaid, as_text
 from headrace.topology.duration import Duration
 from headrace.topology.graph import Topology
@@ -67,6 +67,7 @@ __all__ = [
     "ColumnTime",
     "CorrectedTime",
     "Duration",
+    "Emit",
     "EventSession",
     "EventTime",
     "Feed",
@@ -77,6 +78,7 @@ __all__ = [
     "Guarantee",
     "Hopping",
     "IngestionTime",
+    "Late",
     "Latency",
     "Node",
     "ProcessingTime",

@@ -1,4 +1,4 @@
-"""The words a declaration chooses from: guarantees, latencies, formats and state stores."""
+"""The words a declaration or a window chooses from: guarantees, latencies, formats, stores, late rows, emits."""
 
 from enum import Enum
 from typing import Self
@@ -6,7 +6,7 @@ from typing import Self
 from headrace.errors import InputError
 from headrace.topology.nearest import did_you_mean
 
-__all__ = ["Format", "Guarantee", "Latency", "StateStore"]
+__all__ = ["Emit", "Format", "Guarantee", "Late", "Latency", "StateStore"]
 
 
 class Choice(Enum):
@@ -55,3 +55,18 @@ class StateStore(Choice):
 
     ROCKSDB = "rocksdb"
     MEMORY = "memory"
+
+
+class Late(Choice):
+    """What becomes of a row that comes after its window was closed."""
+
+    DROP = "drop"
+    DIVERT = "divert"
+    CORRECT = "correct"
+
+
+class Emit(Choice):
+    """When a window's row comes out: once, when it is closed, or whenever it changes."""
+
+    FINAL = "final"
+    CHANGES = "changes"

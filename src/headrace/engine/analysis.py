@@ -1,0 +1,124 @@
+"""What Spark's analyser knows of a streaming plan before it runs: output modes, state, real-time fitness."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+__all__ = [
+    "APPEND",
+    "UPDATE",
+    "mode_problem",
+    "real_time_problems",
+    "shortened",
+    "sources_of_topic",
+    "stateful_operators",
+]
+
+APPEND, UPDATE = "append", "update"
+CHECKER = "org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker"
+
+# Operators of Spark's logical plan that its real-time mode does not run, and what people call them.
+NOT_IN_REAL_TIME = {
+    "Sort": "sorting",
+    "GlobalLimit": "a limit",
+    "LocalLimit": "a limit",
+    "Window": "SQL window functions",
+    "Distinct": "distinct()",
+    "Intersect": "intersect",
+    "Except": "except",
+    "RepartitionByExpression": "repartition",
+    "Repartition": "repartition",
+    "RebalancePartitions": "repartition",
+}
+PYTHON_NODES = ("Pandas", "Arrow", "Python", "PySpark")
+
+
+def plan_of(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def mode_problem(frame: DataFrame, mode: str) -> str | None:
+    """Why Spark would not run the plan in an output mode; None where it would."""
+    return _complaint(frame, mode, "checkForStreaming")
+
+
+def stateful_operators(frame: DataFrame) -> list[str]:
+    """Each operator that keeps state, in words that change when its state could not be read any more."""
+    checker = _class(frame, CHECKER)
+    return [_described(node) for node in _walk(plan_of(frame)) if checker.isStatefulOperation(node)]
+
+
+def sources_of_topic(frame: DataFrame, topic: str) -> int:
+    """In how many places a plan reads a topic: each is a source of its own, with offsets of its own."""
+    leaves = (node for node in _walk(plan_of(frame)) if node.getClass().getSimpleName() == "StreamingRelationV2")
+    return sum(leaf.extraOptions().get("subscribe") == topic for leaf in leaves)
+
+
+def real_time_problems(frame: DataFrame) -> list[str]:
+    """What of a plan Spark's real-time mode cannot run, each by its name."""
+    found: dict[str, None] = {}
+    plan = plan_of(frame)
+    for node in _walk(plan):
+        kind = node.getClass().getSimpleName()
+        if kind in NOT_IN_REAL_TIME:
+            found[NOT_IN_REAL_TIME[kind]] = None
+        elif any(word in kind for word in PYTHON_NODES):
+            found[f"Python code ({kind})"] = None
+        elif kind == "Join" and all(child.isStreaming() for child in _items(node.children())):
+            found["a join of two streams"] = None
+    patterns = _class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    if plan.containsPattern(patterns.PYTHON_UDF()):
+        found["a Python UDF"] = None
+    if plan.containsPattern(patterns.SESSION_WINDOW()):
+        found["session windows"] = None
+    if not found:
+        complaint = _complaint(frame, UPDATE, "checkForStreaming") or _complaint(
+            frame, UPDATE, "checkAdditionalRealTimeModeConstraints"
+        )
+        if complaint is not None:
+            found[complaint] = None
+    return list(found)
+
+
+def shortened(error: BaseException) -> str:
+    """What Spark complains of, in a line: without its error class, its SQLSTATE, and the plan it prints."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if isinstance(error, PySparkException) and text.startswith("["):
+        text = text.partition("] ")[2] or text
+    text = text.partition(" SQLSTATE:")[0].partition(";")[0]
+    return text.rstrip(" .")
+
+
+def _complaint(frame: DataFrame, mode: str, check: str) -> str | None:
+    modes = _class(frame, "org.apache.spark.sql.streaming.OutputMode")
+    wanted = modes.Update() if mode == UPDATE else modes.Append()
+    try:
+        getattr(_class(frame, CHECKER), check)(plan_of(frame), wanted)
+    except PySparkException as error:
+        return shortened(error)
+    return None
+
+
+def _described(node: Any) -> str:
+    kind = node.getClass().getSimpleName()
+    expressions = [expression.sql() for expression in _items(node.expressions())]
+    return f"{kind}: {', '.join(expressions)}"
+
+
+def _walk(node: Any) -> Iterator[Any]:
+    yield node
+    for child in _items(node.children()):
+        yield from _walk(child)
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(index) for index in range(sequence.size()))
+
+
+def _class(frame: DataFrame, name: str) -> Any:
+    found: Any = frame.sparkSession._jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found

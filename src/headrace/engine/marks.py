@@ -1,0 +1,48 @@
+"""What a column says of itself in its metadata, which filters, projections and renamings keep."""
+
+from pyspark.sql import Column, DataFrame
+
+from headrace.engine.encoding import named
+
+__all__ = ["event_times_of", "key_of", "marked_key", "marked_time", "output_time"]
+
+WATERMARK = "spark.watermarkDelayMs"
+"""Spark's own mark of a column that has a watermark."""
+KEY = "headrace.key"
+"""Place in the key, and how many columns the key has: of a feed's key."""
+TIME = "headrace.time"
+"""The event time of rows that have no watermark any more: a window's end."""
+
+
+def marked_key(name: str, key: tuple[str, ...]) -> Column:
+    """A feed's column, marked if it is one of the key's."""
+    return named(name).alias(name, metadata={KEY: [key.index(name), len(key)]}) if name in key else named(name)
+
+
+def marked_time(value: Column, name: str) -> Column:
+    return value.alias(name, metadata={TIME: True})
+
+
+def key_of(frame: DataFrame) -> tuple[str, ...] | None:
+    """The columns of the key of the feed that the rows come from; None unless all are there, each once."""
+    places: dict[int, str] = {}
+    sizes: set[int] = set()
+    marked = [field for field in frame.schema if KEY in field.metadata]
+    for field in marked:
+        place, size = field.metadata[KEY]
+        places[place] = field.name
+        sizes.add(size)
+    if len(sizes) != 1 or len(places) != len(marked) or len(places) != sizes.pop():
+        return None
+    return tuple(places[place] for place in sorted(places))
+
+
+def event_times_of(frame: DataFrame) -> list[str]:
+    """The columns that have a watermark."""
+    return [field.name for field in frame.schema if WATERMARK in field.metadata]
+
+
+def output_time(frame: DataFrame) -> str | None:
+    """The event time of what a node gives: the end of its window, else the first column with a watermark."""
+    ends = [field.name for field in frame.schema if TIME in field.metadata]
+    return next(iter([*ends, *event_times_of(frame)]), None)

@@ -1,0 +1,148 @@
+"""What a node's function gave back, held against what the node was declared to be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from headrace.engine.encoding import check_can_be_carried
+from headrace.engine.marks import output_time
+from headrace.engine.windows import Windowed
+from headrace.errors import InputError
+from headrace.topology import QueryNode, Schema, Stream, View
+from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.nearest import did_you_mean
+
+__all__ = ["DELETED", "Output", "outputs_of", "read_output"]
+
+DELETED = "_deleted"
+"""A view's column that says whether a row deletes its key."""
+
+Output = tuple[DataFrame, Schema, str | None]
+"""Rows, their columns, and which of them is the event time."""
+
+
+def outputs_of(node: QueryNode, returned: Any) -> dict[str, DataFrame]:
+    """The rows a function gave, by channel; by the empty name where there are no channels."""
+    channels = node.channels if isinstance(node, Stream) else ()
+    if not channels:
+        if isinstance(returned, Mapping):
+            raise InputError(
+                "it returns a dict, and no channels are declared",
+                next_step=f"declare them: channels={[str(name) for name in returned]}",
+            )
+        return {"": _rows(returned, "it")}
+    if not isinstance(returned, Mapping):
+        raise InputError(
+            f"it returns {_a(returned)}, and its channels are {', '.join(channels)}",
+            next_step=f"return a dict of them: {{{channels[0]!r}: ...}}",
+        )
+    for name in returned:
+        if name not in channels:
+            raise InputError(f"it returns an undeclared channel {name!r}", next_step=did_you_mean(str(name), channels))
+    missing = [name for name in channels if name not in returned]
+    if missing:
+        raise InputError(f"it returns nothing for the channel {missing[0]!r}", next_step="return rows for each of them")
+    return {name: _rows(returned[name], f"its channel {name!r}") for name in channels}
+
+
+def read_output(node: QueryNode, rows: DataFrame) -> Output:
+    """The columns of a node's rows, with its key, times and order checked against them."""
+    schema = _schema(node, rows)
+    _check_key(node, schema)
+    if isinstance(node, View):
+        _check_view(node, rows, schema)
+        return rows, schema, None
+    assert isinstance(node, Stream)
+    check_can_be_carried(schema)
+    return rows, schema, _event_time(node, rows, schema)
+
+
+def _rows(returned: Any, who: str) -> DataFrame:
+    if isinstance(returned, Windowed):
+        raise InputError(
+            f"{who} returns windows of which nothing is asked", next_step="add .agg(n=hr.count()) to windowed(...)"
+        )
+    if not isinstance(returned, DataFrame):
+        step = "end the function with `return rows`" if returned is None else "return a DataFrame"
+        raise InputError(f"{who} returns {_a(returned)}, not a DataFrame", next_step=step)
+    if not returned.isStreaming:
+        raise InputError(
+            f"{who} returns a DataFrame that does not stream", next_step="make it of the rows that it was given"
+        )
+    return returned
+
+
+def _a(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _schema(node: QueryNode, rows: DataFrame) -> Schema:
+    given = rows.drop(DELETED).schema if isinstance(node, View) else rows.schema
+    for field in given:
+        if field.dataType.typeName() == "void":
+            raise InputError(
+                f"the column {field.name!r} has no type",
+                next_step=f"give it one: .cast('string').alias({field.name!r})",
+            )
+    # Records that were written before a column came lack it: a node's own columns are never NOT NULL downstream.
+    return Schema(tuple(Column(column.name, _nullable(column.type)) for column in Schema.of(given)))
+
+
+def _nullable(type_: DataType) -> DataType:
+    match type_:
+        case Array(element):
+            return Array(_nullable(element))
+        case Map(key, value):
+            return Map(key, _nullable(value))
+        case Struct(columns):
+            return Struct(tuple(Column(column.name, _nullable(column.type)) for column in columns))
+        case _:
+            return type_
+
+
+def _check_key(node: QueryNode, schema: Schema) -> None:
+    for name in node.key:
+        if name not in schema:
+            raise InputError(
+                f"its key {name!r} is no column of what it returns", next_step=did_you_mean(name, schema.names)
+            )
+        type_ = schema[name].type
+        allowed = isinstance(type_, Decimal | Primitive) and (isinstance(node, View) or type_ is not Primitive.BINARY)
+        if not allowed:
+            raise InputError(
+                f"its key {name!r} is {type_.ddl}, which cannot be a key",
+                next_step="make a column of plain type the key",
+            )
+
+
+def _check_view(node: View, rows: DataFrame, schema: Schema) -> None:
+    if DELETED in rows.columns and rows.schema[DELETED].dataType.typeName() != "boolean":
+        raise InputError(
+            f"{DELETED!r} is {rows.schema[DELETED].dataType.simpleString()}", next_step="make it BOOLEAN: true deletes"
+        )
+    for name in node.order_by:
+        if name not in schema:
+            raise InputError(
+                f"order_by: {name!r} is no column of what it returns", next_step=did_you_mean(name, schema.names)
+            )
+
+
+def _event_time(node: Stream, rows: DataFrame, schema: Schema) -> str | None:
+    if node.event_time is None:
+        found = output_time(rows)
+        if found is None and node.lateness is not None:
+            raise InputError(
+                "lateness without an event time means nothing, and the rows it returns have none",
+                next_step="keep the upstream's column, or name another: event_time=",
+            )
+        return found
+    if node.event_time not in schema:
+        raise InputError(
+            f"its event time {node.event_time!r} is no column of what it returns",
+            next_step=did_you_mean(node.event_time, schema.names),
+        )
+    type_ = schema[node.event_time].type
+    if type_ is not Primitive.TIMESTAMP:
+        raise InputError(f"its event time {node.event_time!r} is {type_.ddl}", next_step="make it TIMESTAMP")
+    return node.event_time
