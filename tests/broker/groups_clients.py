@@ -11,6 +11,7 @@ from aiokafka.abc import ConsumerRebalanceListener as AioListener
 from confluent_kafka import Consumer, KafkaException
 from kafka import KafkaConsumer
 from kafka.consumer.subscription_state import ConsumerRebalanceListener as PythonListener
+from kafka.errors import KafkaConnectionError
 
 LIMIT = 60.0
 SESSION_MS = 30_000
@@ -116,7 +117,12 @@ class KafkaPythonReader(Reader):
         )
         consumer.subscribe([self.topic], listener=Listener())
         while not self._stop.is_set():
-            for messages in consumer.poll(100).values():
+            try:
+                # In kafka-python 3.0, a poll that ends while it joins loses the answer to its join now and then.
+                polled = consumer.poll(2_000)
+            except KafkaConnectionError:
+                continue  # the broker is away
+            for messages in polled.values():
                 self.values += [message.value.decode() for message in messages]
                 try:
                     consumer.commit()

@@ -73,6 +73,9 @@ def share_all(*readers: Reader) -> bool:
 
 
 def read(*readers: Reader) -> set[str]:
+    for reader in readers:
+        if reader.failure is not None:
+            raise reader.failure
     return {value for reader in readers for value in reader.values}
 
 
