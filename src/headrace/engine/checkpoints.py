@@ -1,0 +1,278 @@
+"""Checkpoints under the home folder, and beside each what it was made with.
+
+    <home>/checkpoints/<app>/<node>/spark/             Spark's own checkpoint
+                                   /fingerprint.json   what its state depends on, compared at each start
+                                   /sink.json          the cluster it reads, and how it stands with its sink's ledger
+                                   /start.json         where a replay began to read
+    <home>/checkpoints/<app>/.kept/<node>-<time>/      those that were set aside by a reset or a replay
+
+Nothing is ever deleted here.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.engine.config import Offsets
+from headrace.errors import CheckpointError
+
+__all__ = ["Checkpoint", "Checkpoints", "SinkNote", "SourceOffsets", "differences"]
+
+NO_OFFSET = "-"
+# Of a node without state, Spark can follow every change but that of what it reads.
+STATELESS = ("kind", "sources")
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNote:
+    """How a checkpoint stands with what lies outside of it."""
+
+    cluster: str | None = None
+    """The id of the Kafka cluster whose offsets the checkpoint holds."""
+    registered: bool = False
+    """Whether the sink's ledger has an entry of this checkpoint. An empty ledger is then not the one it wrote."""
+    starts_over: bool = False
+    """Whether the ledger may have entries of an earlier checkpoint of this node: it was reset on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffsets:
+    """What a batch covers of one source, in Spark's JSON. `start` is None where the first batch begins anywhere."""
+
+    start: Mapping[str, Any] | None
+    end: Mapping[str, Any]
+    log: Path
+
+
+class Checkpoint:
+    """The checkpoint of one node."""
+
+    def __init__(self, node: str, folder: Path) -> None:
+        self.node = node
+        self.folder = folder
+        self.spark = folder / "spark"
+
+    @property
+    def exists(self) -> bool:
+        return self.folder.exists()
+
+    @property
+    def query_id(self) -> str:
+        """The id that Spark gives to every run of the query on this checkpoint."""
+        return str(self._json(self.spark / "metadata")["id"])
+
+    @property
+    def note(self) -> SinkNote:
+        path = self.folder / "sink.json"
+        return SinkNote(**self._json(path)) if path.exists() else SinkNote()
+
+    def take_note(self, **changes: Any) -> None:
+        before = self.note
+        after = replace(before, **changes)
+        if after != before:
+            _write(self.folder / "sink.json", asdict(after))
+
+    @property
+    def starting_offsets(self) -> Offsets:
+        path = self.folder / "start.json"
+        if not path.exists():
+            return {}
+        return {
+            topic: {int(partition): offset for partition, offset in partitions.items()}
+            for topic, partitions in self._json(path).items()
+        }
+
+    def open(self, fingerprint: Mapping[str, Any]) -> None:
+        """Make it ready for a query: new, or found to fit the code as it is now."""
+        if self.exists and (self.folder / "fingerprint.json").exists():
+            self._check(fingerprint)
+        elif self.exists and (self.spark / "offsets").exists():
+            raise CheckpointError(
+                f"the checkpoint of {self.node!r} at {self.folder} has lost its fingerprint.json, so nobody can say "
+                "whether it fits the code",
+                next_step=f"put the file back, or start over with --reset {self.node}",
+            )
+        if not (self.spark / "metadata").exists():
+            self._check_not_damaged()
+            # The id is chosen before Spark starts, so that the sink's ledger can be asked about it first.
+            _write(self.spark / "metadata", {"id": str(uuid.uuid4())})
+        _write(self.folder / "fingerprint.json", _plain(fingerprint))
+
+    def last_batch(self) -> int | None:
+        """The newest batch Spark has begun."""
+        return max(self._batches("offsets"), default=None)
+
+    def committed_batch(self) -> int | None:
+        """The newest batch Spark has finished."""
+        return max(self._batches("commits"), default=None)
+
+    def sources(self, batch: int) -> list[SourceOffsets]:
+        """What a batch covers, source by source; a source it has nothing of is left out."""
+        before: list[str] = []
+        if batch > 0:
+            before = self._offset_lines(batch - 1)
+        found = []
+        for index, line in enumerate(self._offset_lines(batch)):
+            if line == NO_OFFSET:
+                continue
+            log = self.spark / "sources" / str(index)
+            earlier = before[index] if index < len(before) else NO_OFFSET
+            start = json.loads(earlier) if earlier != NO_OFFSET else _initial_offsets(log)
+            found.append(SourceOffsets(start, _object(line), log))
+        return found
+
+    def positions(self) -> dict[str, dict[int, int]]:
+        """The offsets that the last finished batch read up to, by topic and partition."""
+        batch = self.committed_batch()
+        if batch is None:
+            return {topic: dict(partitions) for topic, partitions in self.starting_offsets.items()}
+        return topic_offsets(source.end for source in self.sources(batch))
+
+    def _offset_lines(self, batch: int) -> list[str]:
+        path = self.spark / "offsets" / str(batch)
+        try:
+            version, _, *lines = path.read_text().splitlines()
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"the offsets of batch {batch} cannot be read from {path}: {error}") from error
+        if version != "v1":
+            raise CheckpointError(f"{path} is written in a way this version of Headrace does not know: {version}")
+        return lines
+
+    def _batches(self, log: str) -> Iterator[int]:
+        folder = self.spark / log
+        if folder.exists():
+            yield from (int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+
+    def _check(self, fingerprint: Mapping[str, Any]) -> None:
+        now, before = _plain(fingerprint), self._json(self.folder / "fingerprint.json")
+        if not (before.get("stateful", True) or now.get("stateful", True)):
+            now, before = ({name: print_.get(name) for name in STATELESS} for print_ in (now, before))
+            for print_ in (now, before):
+                print_["sources"] = sorted(print_["sources"] or ())
+        if changes := list(differences(before, now)):
+            raise CheckpointError(
+                f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {'; '.join(changes)}",
+                next_step=f"undo the change, start over with --reset {self.node} (the old checkpoint is kept), "
+                "or give the node a new name",
+            )
+
+    def _check_not_damaged(self) -> None:
+        if self.last_batch() is not None or self.committed_batch() is not None:
+            raise CheckpointError(
+                f"the checkpoint of {self.node!r} at {self.folder} is damaged: spark/metadata is missing",
+                next_step=f"bring it back from a copy, or start over with --reset {self.node}",
+            )
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        try:
+            return _object(path.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"the checkpoint of {self.node!r} is damaged: {path} cannot be read ({error})",
+                next_step=f"bring it back from a copy, or start over with --reset {self.node}",
+            ) from error
+
+
+class Checkpoints:
+    """Those of one app."""
+
+    def __init__(self, home: Path, app: str) -> None:
+        self.folder = home.absolute() / "checkpoints" / app
+
+    def of(self, node: str) -> Checkpoint:
+        return Checkpoint(node, self.folder / node)
+
+    def reset(self, node: str, start: Offsets | None = None) -> Path | None:
+        """Set a checkpoint aside and leave word that a new one starts over, from `start` where that is given.
+
+        Returns the place of the old one; None if there was none.
+        """
+        current = self.of(node)
+        kept = None
+        if current.exists:
+            now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+            kept = self.folder / ".kept" / f"{node}-{now}"
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            current.folder.rename(kept)
+        if start is not None:
+            _write(current.folder / "start.json", _plain(start))
+        current.take_note(starts_over=True)
+        return kept
+
+    def starting_offsets(self, nodes: Iterator[str] | list[str]) -> dict[str, Offsets]:
+        return {node: start for node in nodes if (start := self.of(node).starting_offsets)}
+
+
+def topic_offsets(ends: Iterator[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
+    """Spark's JSON of several sources as offsets by topic; sources that are no topics are left out."""
+    found: dict[str, dict[int, int]] = {}
+    for end in ends:
+        for topic, partitions in end.items():
+            if isinstance(partitions, Mapping):
+                found.setdefault(topic, {}).update({int(index): offset for index, offset in partitions.items()})
+    return found
+
+
+def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
+    """What changed between two fingerprints, in words."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in sorted({*before, *now}):
+            path = f"{where}, {name}" if where else name
+            if name not in before:
+                yield f"{path} is new ({_shown(now[name])})"
+            elif name not in now:
+                yield f"{path} is gone (it was {_shown(before[name])})"
+            else:
+                yield from differences(before[name], now[name], path)
+    elif before != now:
+        yield f"{where} was {_shown(before)} and is {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _initial_offsets(log: Path) -> dict[str, Any] | None:
+    """Where Spark's Kafka source found the topic to begin: it notes so before its first batch."""
+    path = log / "0"
+    if not path.is_file():
+        return None
+    text = path.read_bytes().lstrip(b"\0").decode()
+    version, _, body = text.partition("\n")
+    if version != "v1" or not body.startswith("{"):
+        return None
+    return _object(body)
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{text[:40]!r} is no JSON object")
+    return value
+
+
+def _plain(value: Mapping[str, Any]) -> Any:
+    """As it will be when it was written and read back."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    """Whole or not at all, and there after a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w") as file:
+        json.dump(value, file, indent=2, sort_keys=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,165 @@
+"""The rows of a batch in the driver: as Arrow, in order, and on disk as soon as they are many.
+
+Spark hands the partitions over as they are finished, from the thread that schedules all its jobs: they are taken
+in at once, and only then written to the sink.
+"""
+
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors.exceptions.captured import unwrap_spark_exception
+from pyspark.serializers import read_int
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+from pyspark.util import _load_from_socket
+
+__all__ = ["Rows", "collect"]
+
+IN_MEMORY = 64 << 20
+SLICE = 10_000
+
+
+class Rows:
+    """Rows that can be walked through in any order, a slice at a time. Close it to free the disk."""
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], spool: "_Spool | None" = None) -> None:
+        self._spool = spool
+        if spool is None and len(batches) > 1:
+            # One piece: taking rows out of many costs twenty times as much.
+            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        self._pieces = [batch for batch in batches if batch.num_rows]
+        self._ends = list(accumulate(piece.num_rows for piece in self._pieces))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._pieces[0].schema.names) if self._pieces else []
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return pa.chunked_array([piece.column(name) for piece in self._pieces])
+
+    def sorted_by(self, name: str) -> pa.Array | None:
+        """The order of the rows by a column, equals as they came; None if they are in order, or it has no values."""
+        values = self.column(name)
+        if values.null_count == len(values) or _ascends(values):
+            return None
+        return pc.sort_indices(values, null_placement="at_start")
+
+    def slices(self, order: pa.Array | None = None, only: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows, all or those that `order` names, in that order."""
+        pieces = self._pieces if only is None else [piece.select(list(only)) for piece in self._pieces]
+        if order is None:
+            for piece in pieces:
+                for start in range(0, piece.num_rows, SLICE):
+                    yield piece.slice(start, SLICE)
+            return
+        for start in range(0, len(order), SLICE):
+            chosen = order.slice(start, SLICE)
+            yield pieces[0].take(chosen) if len(pieces) == 1 else self._gather(pieces, chosen.to_pylist())
+
+    def close(self) -> None:
+        self._pieces, self._ends = [], []
+        if self._spool is not None:
+            self._spool.close()
+
+    def __enter__(self) -> "Rows":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _gather(self, pieces: Sequence[pa.RecordBatch], chosen: Sequence[int]) -> pa.RecordBatch:
+        """Rows of several pieces: piece by piece, then put in order."""
+        wanted: dict[int, tuple[list[int], list[int]]] = {}
+        for place, index in enumerate(chosen):
+            piece = bisect_right(self._ends, index)
+            inside, places = wanted.setdefault(piece, ([], []))
+            inside.append(index - (self._ends[piece - 1] if piece else 0))
+            places.append(place)
+        taken = [pieces[piece].take(pa.array(inside, pa.int64())) for piece, (inside, _) in wanted.items()]
+        order = pc.sort_indices(pa.array([place for _, places in wanted.values() for place in places], pa.int64()))
+        (gathered,) = pa.Table.from_batches(taken).combine_chunks().take(order).to_batches()
+        return gathered
+
+
+def collect(frame: DataFrame, folder: Path) -> Rows:
+    """Run the frame and take its rows in, in the order of its partitions. Many rows go to a file in the folder."""
+    port, secret, server = frame._jdf.collectAsArrowToPython()
+    spool = _Spool(folder)
+    order: list[int] = []
+    try:
+        try:
+            with _load_from_socket((port, secret), _Arrivals()) as arriving:
+                for arrived in arriving:
+                    if isinstance(arrived, list):
+                        order = arrived
+                    else:
+                        spool.add(arrived)
+        finally:
+            with unwrap_spark_exception():
+                server.getResult()  # Spark's own error, if there was one
+        return spool.rows(order)
+    except BaseException:
+        spool.close()
+        raise
+
+
+class _Arrivals(ArrowStreamSerializer):
+    """The batches as they arrive, and last of all the order they should have come in."""
+
+    def load_stream(self, stream: IO[bytes]) -> Iterator[Any]:
+        yield from super().load_stream(stream)
+        count = read_int(stream)
+        # A negative count tells of an error, which the server raises itself.
+        yield [read_int(stream) for _ in range(max(count, 0))]
+
+
+class _Spool:
+    """Batches in memory up to a limit, and in a file from there on."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: list[pa.RecordBatch] = []
+        self._size = 0
+        self._file: Any = None
+        self._writer: Any = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._size += batch.nbytes
+        if self._writer is None and self._size <= IN_MEMORY:
+            self._held.append(batch)
+            return
+        if self._writer is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.NamedTemporaryFile(dir=self._folder, prefix="batch-", suffix=".arrow")  # noqa: SIM115
+            self._writer = pa.ipc.new_file(self._file.name, batch.schema)
+            for held in self._held:
+                self._writer.write_batch(held)
+            self._held = []
+        self._writer.write_batch(batch)
+
+    def rows(self, order: Sequence[int]) -> Rows:
+        if self._writer is None:
+            return Rows([self._held[index] for index in order])
+        self._writer.close()
+        reader = pa.ipc.open_file(pa.memory_map(self._file.name))
+        return Rows([reader.get_batch(index) for index in order], self)
+
+    def close(self) -> None:
+        self._held = []
+        if self._file is not None:
+            self._file.close()
+
+
+def _ascends(values: pa.ChunkedArray) -> bool:
+    if values.null_count or len(values) < 2:
+        return len(values) < 2
+    return bool(pc.all(pc.less_equal(values.slice(0, len(values) - 1), values.slice(1))).as_py())
