@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -36,6 +37,16 @@ def no_fdatasync(disk: type[Disk]) -> list[Patch]:
 
 def no_folder_sync(disk: type[Disk]) -> list[Patch]:
     return [(disk, "sync_folder", _nothing)]
+
+
+def no_folder_sync_at_a_roll(disk: type[Disk]) -> list[Patch]:
+    sync_folder = disk.sync_folder
+
+    def sync_all_but_logs(self: Disk, path: Path) -> None:
+        if len(list(path.glob("*.log"))) < 2:
+            sync_folder(self, path)
+
+    return [(disk, "sync_folder", sync_all_but_logs)]
 
 
 def synchronous_normal(disk: type[Disk]) -> list[Patch]:
@@ -89,6 +100,7 @@ def duplicate_answered_early(disk: type[Disk]) -> list[Patch]:
 MUTANTS: dict[str, Callable[[type[Disk]], list[Patch]]] = {
     "no fdatasync": no_fdatasync,
     "no folder sync": no_folder_sync,
+    "no folder sync at a roll": no_folder_sync_at_a_roll,
     "synchronous=NORMAL": synchronous_normal,
     "acknowledging before the sync": acknowledged_before_the_sync,
     "recovery without a sync": recovery_without_a_sync,
