@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("scenario", nargs="*", choices=[[], *SCENARIOS], help="all of them unless named")
     parser.add_argument("--quick", action="store_true", help="a smoke run: short rounds, few cases, nothing written")
     parser.add_argument("--rounds", type=int, help="rounds of each side, after its warm-up (5; quick: 2)")
-    parser.add_argument("--seconds", type=float, help="length of a round (5; quick: 1)")
+    parser.add_argument("--seconds", type=float, help="length of a round (3; quick: 1)")
     parser.add_argument("--gigabytes", type=float, help="stored for the start after kill -9 (10; quick: 0.1)")
     parser.add_argument("--dir", type=Path, default=Path(".build/bench"), help="where the data goes: a real disk")
     chosen = parser.parse_args()
@@ -48,7 +48,7 @@ def main() -> None:
         folder=folder,
         quick=quick,
         rounds=chosen.rounds or (2 if quick else 5),
-        seconds=chosen.seconds or (1.0 if quick else 5.0),
+        seconds=chosen.seconds or (1.0 if quick else 3.0),
         gigabytes=chosen.gigabytes or (0.1 if quick else 10.0),
     )
     stand_in = os.environ.get("HEADRACE_TEST_BROKER")
@@ -72,7 +72,9 @@ def main() -> None:
 def _options(chosen: argparse.Namespace) -> str:
     """The options that shape the figures, as they were typed."""
     given = {name: getattr(chosen, name) for name in ("rounds", "seconds", "gigabytes")}
-    return "".join(f"--{name} {value:g} " for name, value in given.items() if value is not None)
+    return ("--quick " if chosen.quick else "") + "".join(
+        f"--{name} {value:g} " for name, value in given.items() if value is not None
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def run(bench: Bench, client: str) -> Section:
     )
     sides = bench.sides(synced=False)
     for case in bench.options.pick(FULL, QUICK):
-        records = bench.options.pick(4_000_000, 400_000) if case.size == 100 else bench.options.pick(1_000_000, 100_000)
+        records = bench.options.pick(2_000_000, 400_000) if case.size == 100 else bench.options.pick(500_000, 100_000)
         for side in sides:
             make_topic(side, topic_name(side, case.name), case.partitions)
             bench.fill(side, topic_name(side, case.name), case.size, records)

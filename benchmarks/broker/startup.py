@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from tests import peers
 
 from benchmarks.broker.bench import KAFKA, OURS, Bench, Side, make_topic, progress
 from benchmarks.broker.clients import LoadClient, producer_settings
-from benchmarks.broker.measure import Figures, first_metadata
+from benchmarks.broker.measure import Figures, cpu_seconds, first_metadata
 from benchmarks.broker.report import Section
 
 LIMIT = 180.0
 STORED_PARTITIONS = 4
 CLEAN, KILLED = "after a clean stop", "after kill -9"
 
-Found = dict[tuple[str, str], Figures]
+Found = dict[tuple[str, str], "Starts"]
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Seconds on the clock and of CPU, each until the first answer."""
+
+    waited: Figures
+    cpu: Figures
 
 
 def run(bench: Bench) -> Section:
@@ -43,7 +52,9 @@ def run(bench: Bench) -> Section:
         (many, CLEAN, 2.0),
         (many, KILLED, 2.0),
     ):
-        section.hold(case, how, found[OURS][case, how], at_most=at_most, peer=found[KAFKA][case, how], unit=" s")
+        ours, kafka = (found[name][case, how] for name in (OURS, KAFKA))
+        section.hold(case, how, ours.waited, at_most=at_most, peer=kafka.waited, unit=" s")
+        section.hold(case, f"CPU of the start {how}", ours.cpu, peer=kafka.cpu, unit=" s")
     return section
 
 
@@ -81,17 +92,18 @@ def _started(name: str, server: peers.Server) -> Side:
     return Side(name, server)
 
 
-def _restarts(bench: Bench, side: Side, topics: Mapping[str, int], end: Callable[[], object]) -> Figures:
-    taken = []
+def _restarts(bench: Bench, side: Side, topics: Mapping[str, int], end: Callable[[], object]) -> Starts:
+    taken: list[tuple[float, float]] = []
     for _ in range(bench.options.rounds):
         end()
         started = time.perf_counter()
         side.server.spawn()
         first_metadata(side.server.port, dict(topics), LIMIT)
-        taken.append(time.perf_counter() - started)
+        taken.append((time.perf_counter() - started, cpu_seconds(side.server.processes())))
         side.server.wait_until_serving(LIMIT)
-    progress(f"{side.name}: {Figures(tuple(taken)).show(2, ' s')}")
-    return Figures(tuple(taken))
+    waited, cpu = (Figures(column) for column in zip(*taken, strict=True))
+    progress(f"{side.name}: {waited.show(2, ' s')}")
+    return Starts(waited, cpu)
 
 
 def _kill_while_writing(bench: Bench, side: Side, topic: str) -> None:

@@ -199,6 +199,7 @@ public class Load {
         AtomicLong read = new AtomicLong();
         AtomicLong failed = new AtomicLong();
         AtomicBoolean stop = new AtomicBoolean();
+        CountDownLatch ready = new CountDownLatch(consumers);
         List<Thread> threads = new ArrayList<>();
         for (int n = 0; n < consumers; n++) {
             int number = n;
@@ -208,17 +209,21 @@ public class Load {
                     List<TopicPartition> own = List.of(all.get(number % all.size()));
                     consumer.assign(own);
                     consumer.seekToEnd(own);
+                    consumer.position(own.get(0));
+                    ready.countDown();
                     while (!stop.get()) {
                         read.addAndGet(consumer.poll(Duration.ofMillis(200)).count());
                     }
                 } catch (Throwable failure) {
                     failed.incrementAndGet();
+                    ready.countDown();
                 }
             }));
         }
         for (int n = 0; n < producers; n++) {
             threads.add(new Thread(() -> {
                 try (KafkaProducer<byte[], byte[]> producer = producer(args)) {
+                    ready.await();
                     for (int i = 0; !stop.get(); i++) {
                         producer.send(new ProducerRecord<>(topic, payloads[i % payloads.length]), (place, error) -> {
                             (error == null ? sent : failed).incrementAndGet();
@@ -230,6 +235,7 @@ public class Load {
             }));
         }
         threads.forEach(Thread::start);
+        ready.await();
         Thread.sleep((long) (seconds * 1000));
         stop.set(true);
         for (Thread thread : threads) {
