@@ -40,7 +40,7 @@ def main() -> None:
 
     chosen.dir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=chosen.dir.resolve()))
-    kind = report.filesystem(folder).fstype
+    _, kind = report.filesystem(folder)
     if kind in VOLATILE:
         parser.error(f"{chosen.dir} is on a {kind}: name a folder on a disk with --dir")
     quick = chosen.quick

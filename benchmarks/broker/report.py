@@ -114,21 +114,21 @@ def write(section: Section, order: Sequence[str], command: str, facts: str, path
 
 def machine_facts(folder: Path) -> str:
     """Where the figures come from, in a line: nothing that dates or names the machine."""
-    partition = filesystem(folder)
-    device = Path("/sys/class/block", Path(partition.device).name, "device/vendor")
-    virtual = Path(partition.device).name.startswith(("vd", "xvd")) or device.exists() is False
+    device, kind = filesystem(folder)
+    virtual = Path(device).name.startswith(("vd", "xvd"))
     memory = round(psutil.virtual_memory().total / 2**30)
     java = subprocess.run([peers.java(), "-version"], capture_output=True, text=True, check=True).stderr
     release = re.search(r'"([^"]+)"', java)
     return (
-        f"{os.cpu_count()} cores, {memory} GiB of memory, {partition.fstype} on a "
+        f"{os.cpu_count()} cores, {memory} GiB of memory, {kind} on a "
         f"{'virtual ' if virtual else ''}disk; Headrace {version('headrace')} on Python {platform.python_version()}, "
         f"Apache Kafka 4.3.0 on Java {release.group(1) if release else '?'}, kafka-clients 4.3.0, "
         f"librdkafka {confluent_kafka.libversion()[0]}."
     )
 
 
-def filesystem(folder: Path) -> psutil._common.sdiskpart:
-    """The mounted file system that holds a folder."""
-    mounted = (part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint))
-    return max(mounted, key=lambda part: len(part.mountpoint))
+def filesystem(folder: Path) -> tuple[str, str]:
+    """The device and the kind of the file system that holds a folder."""
+    mounted = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+    nearest = max(mounted, key=lambda part: len(part.mountpoint))
+    return nearest.device, nearest.fstype
