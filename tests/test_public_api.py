@@ -15,7 +15,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 def test_all_names_every_public_name_and_no_other() -> None:
-    public = {name for name, value in vars(headrace).items() if name[0] != "_" and not inspect.ismodule(value)}
+    for name in headrace.__all__:
+        assert getattr(headrace, name) is not None
+    public = {name for name in dir(headrace) if name[0] != "_" and not inspect.ismodule(getattr(headrace, name))}
     assert set(headrace.__all__) == public | {"__version__"}
     assert list(headrace.__all__) == sorted(headrace.__all__)
 

@@ -1,4 +1,10 @@
-"""Headrace: event streams end to end, for Python engineers."""
+"""Headrace: event streams end to end, for Python engineers.
+
+Importing it loads neither Spark nor a client: what needs them is loaded when it is first used.
+"""
+
+import importlib
+import typing
 
 from headrace.errors import (
     BrokerError,
@@ -25,11 +31,34 @@ from headrace.errors import (
     ViewFenced,
 )
 
+if typing.TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.clients import Consumer, Producer, Receipt, Record
+    from headrace.engine.windows import windowed
+    from headrace.topology import (
+        collect,
+        corrected_time,
+        count,
+        count_distinct,
+        first,
+        hopping,
+        ingestion_time,
+        last,
+        max,
+        mean,
+        min,
+        processing_time,
+        sum,
+        tumbling,
+    )
+
 __version__ = "0.1.0"
 
 __all__ = [
+    "App",
     "BrokerError",
     "CheckpointError",
+    "Consumer",
     "EngineError",
     "Error",
     "GroupInUse",
@@ -43,6 +72,9 @@ __all__ = [
     "PlanError",
     "PostgresAway",
     "Problem",
+    "Producer",
+    "Receipt",
+    "Record",
     "ServiceError",
     "TableError",
     "TopicNotFound",
@@ -51,4 +83,54 @@ __all__ = [
     "ViewChanged",
     "ViewFenced",
     "__version__",
+    "collect",
+    "corrected_time",
+    "count",
+    "count_distinct",
+    "first",
+    "hopping",
+    "ingestion_time",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "processing_time",
+    "sum",
+    "tumbling",
+    "windowed",
 ]
+
+_LAZY = {
+    "App": "headrace.app",
+    "Consumer": "headrace.clients",
+    "Producer": "headrace.clients",
+    "Receipt": "headrace.clients",
+    "Record": "headrace.clients",
+    "windowed": "headrace.engine.windows",
+    "collect": "headrace.topology",
+    "corrected_time": "headrace.topology",
+    "count": "headrace.topology",
+    "count_distinct": "headrace.topology",
+    "first": "headrace.topology",
+    "hopping": "headrace.topology",
+    "ingestion_time": "headrace.topology",
+    "last": "headrace.topology",
+    "max": "headrace.topology",
+    "mean": "headrace.topology",
+    "min": "headrace.topology",
+    "processing_time": "headrace.topology",
+    "sum": "headrace.topology",
+    "tumbling": "headrace.topology",
+}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,238 @@
+"""A consumer of typed rows: a group's share of a topic, in which what was processed is committed, not what was read."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from confluent_kafka import Consumer as Client
+from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, TopicPartition
+
+from headrace.clients.handling import Memory, PostgresMemory, RememberedIds, id_reader
+from headrace.clients.kafka import explained, refused_settings
+from headrace.clients.records import Record, record_of, record_reader
+from headrace.clients.topics import topic_feed
+from headrace.errors import InputError, TopicNotFound
+from headrace.topology import App, Feed
+from headrace.topology.duration import DurationLike
+from headrace.topology.schema import SchemaLike
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+__all__ = ["Consumer", "read_to_end"]
+
+CONNECT_SECONDS = 10.0
+POLL_SECONDS = 0.2
+DEFAULTS: Mapping[str, Any] = {
+    "isolation.level": "read_committed",
+    "enable.auto.offset.store": False,  # a record is stored when it was processed, and what is stored is committed
+    "enable.auto.commit": True,
+    "auto.commit.interval.ms": 1000,
+}
+REMEMBERED_IDS = 100_000
+
+OnRejected: TypeAlias = Callable[[Record, str], None]
+
+
+class Consumer:
+    """A member of a group. Use it as a context manager, and iterate over it for records.
+
+    A record counts as processed once the next one is asked for, or the `with` block is left without an error.
+    What was processed is committed within a second, when partitions move, and at the end; after a crash the rest
+    comes again: at-least-once. `handle` with `deduplicate_by` makes coming again harmless.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        topic: Feed | str,
+        group: str,
+        settings: Mapping[str, Any],
+        *,
+        schema: SchemaLike | None = None,
+        start: str = "earliest",
+        on_rejected: OnRejected | None = None,
+    ) -> None:
+        if start not in ("earliest", "latest"):
+            raise InputError(f"start is {start!r}", next_step='say "earliest" or "latest"')
+        feed = topic_feed(app, topic)
+        self.topic = feed.topic_name
+        self.group = group
+        self._address = str(settings.get("bootstrap.servers", ""))
+        self._read = record_reader(feed, schema)
+        self._on_rejected = on_rejected
+        self._given: Record | None = None
+        self._stopped = threading.Event()
+        self._closed = False
+        try:
+            self._client = Client({**DEFAULTS, "auto.offset.reset": start, **settings, "group.id": group})
+        except KafkaException as error:
+            raise refused_settings(error) from error
+        partitions_of(self._client, self.topic, self._address)
+        self._client.subscribe([self.topic])
+
+    def poll(self, seconds: float = POLL_SECONDS) -> Record | None:
+        """The next record, or None if there was none in that time. The one before it counts as processed."""
+        self._mark_processed()
+        message = self._client.poll(seconds)
+        if message is None:
+            return None
+        error = message.error()
+        if error is not None:
+            self._bear(error)
+            return None
+        record = record_of(message)
+        try:
+            record = self._read(record)
+        except InputError as rejection:
+            if self._on_rejected is None:
+                raise InputError(
+                    rejection.problem, next_step="pass on_rejected= to go on past records that cannot be read"
+                ) from rejection
+            self._on_rejected(record, rejection.problem)
+            self._given = record
+            return None
+        self._given = record
+        return record
+
+    def handle(
+        self,
+        function: Callable[..., object],
+        *,
+        deduplicate_by: str | Sequence[str] | Callable[[Record], str] | None = None,
+        remember: int = REMEMBERED_IDS,
+        postgres: "Connection[Any] | None" = None,
+        forget_after: DurationLike | None = None,
+    ) -> None:
+        """Call `function(record)` for each record, until `stop()`. With `deduplicate_by` an id is handled once.
+
+        Ids are columns of the row, or what a function makes of the record. Where they are kept decides what is
+        promised:
+
+        - In memory, the last `remember` of them: a record that comes again while this consumer runs is skipped,
+          one that comes again after a crash is not. For handlers whose effect may be repeated at a restart.
+        - With `postgres`, in its table `headrace.handled`: the function is called as `function(record, connection)`
+          inside a transaction that also keeps the id. What it does through that connection happens once for each
+          id, whatever crashes; what it does elsewhere (a mail, a request) may be repeated. Ids are kept for ever,
+          or for `forget_after`.
+
+        An error of the function ends the handling, and its record comes again.
+        """
+        if deduplicate_by is None:
+            if postgres is not None:
+                raise InputError("postgres= keeps ids, and there are none", next_step='say deduplicate_by="id"')
+            for record in self:
+                function(record)
+            return
+        read_id = id_reader(deduplicate_by)
+        memory: RememberedIds
+        if postgres is None:
+            memory = Memory(remember)
+        else:
+            memory = PostgresMemory(postgres, self.group, self.topic, forget_after)
+        for record in self:
+            memory.handle(read_id(record), record, function)
+
+    def commit(self) -> None:
+        """Count the last record as processed, and commit now."""
+        self._mark_processed()
+        try:
+            self._client.commit(asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() != ClientError._NO_OFFSET:
+                raise explained(error, f"commit the offsets of group {self.group!r}", self._address) from error
+
+    def stop(self) -> None:
+        """End the iteration or the handling after the record in hand. Any thread and any signal handler may."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Commit what was processed and leave the group."""
+        if not self._closed:
+            self._closed = True
+            self._client.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        while not self._stopped.is_set():
+            record = self.poll()
+            if record is not None:
+                yield record
+        self._mark_processed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._mark_processed()
+        self.close()
+
+    def _mark_processed(self) -> None:
+        record, self._given = self._given, None
+        if record is None:
+            return
+        try:
+            self._client.store_offsets(offsets=[TopicPartition(record.topic, record.partition, record.offset + 1)])
+        except KafkaException as error:
+            if error.args[0].code() != ClientError._STATE:  # the partition is another member's by now
+                raise
+
+    def _bear(self, error: ClientError) -> None:
+        if error.code() == ClientError._PARTITION_EOF:
+            return
+        if error.fatal() or not error.retriable():
+            raise explained(error, f"read topic {self.topic!r}", self._address)
+
+
+def read_to_end(
+    app: App, topic: Feed | str, settings: Mapping[str, Any], schema: SchemaLike | None
+) -> Iterator[Record]:
+    """All that is committed in a topic by now, partition by partition, in no group."""
+    feed = topic_feed(app, topic)
+    read = record_reader(feed, schema)
+    return (read(record_of(message)) for message in _messages_to_end(feed.topic_name, settings))
+
+
+def _messages_to_end(topic: str, settings: Mapping[str, Any]) -> Iterator[Message]:
+    address = str(settings.get("bootstrap.servers", ""))
+    own = {
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "group.id": "headrace-reader",  # librdkafka asks for one; nothing is committed to it
+        "fetch.wait.max.ms": 10,
+    }
+    client = Client({**own, **settings})
+    try:
+        unread = set(partitions_of(client, topic, address))
+        client.assign([TopicPartition(topic, partition, 0) for partition in unread])
+        while unread:
+            for message in client.consume(1000, POLL_SECONDS):
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.code() == ClientError._PARTITION_EOF:
+                    unread.discard(message.partition() or 0)
+                elif error.fatal() or not error.retriable():
+                    raise explained(error, f"read topic {topic!r}", address)
+    finally:
+        client.close()
+
+
+def partitions_of(client: Client, topic: str, address: str) -> list[int]:
+    """The topic's partitions; asking does not make it."""
+    try:
+        found = client.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic]
+    except KafkaException as error:
+        raise explained(error, f"read topic {topic!r}", address) from error
+    if found.error is not None or not found.partitions:
+        raise TopicNotFound(
+            f"topic {topic!r} does not exist at {address}",
+            next_step="run the app that writes it, or see: headrace topics list",
+        )
+    return sorted(found.partitions)

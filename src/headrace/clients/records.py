@@ -1,0 +1,101 @@
+"""A record as a client reads it: its row, and all that the record itself has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from headrace.clients.decoding import RowReader
+from headrace.errors import InputError
+from headrace.topology import Channel, Feed, Format, Topic
+from headrace.topology.schema import SchemaLike
+
+__all__ = ["Receipt", "Record", "record_of", "record_reader"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+REASON = "headrace-reason"
+PLACE = {"topic": ("headrace-topic", str), "partition": ("headrace-partition", int), "offset": ("headrace-offset", int)}
+
+
+class Receipt(NamedTuple):
+    """The place of a record that was acknowledged: it is safe, and a view that covers it has seen it."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event of a topic. `row` is its value by the schema, `value` the bytes it was read from."""
+
+    row: Any
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: datetime | None
+
+    @property
+    def receipt(self) -> Receipt:
+        """The record's place: `view.get(key, after=record.receipt)` waits until a view has seen it."""
+        return Receipt(self.topic, self.partition, self.offset)
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+def record_reader(feed: Feed, schema: SchemaLike | None) -> Callable[[Record], Record]:
+    """Gives a record its row. Raises InputError with the place and the reason if it has none."""
+    if isinstance(feed, Channel) and feed.name == "rejected":
+        return lambda record: replace(record, row=_rejected_row(record))
+    topic = feed if isinstance(feed, Topic) else None
+    reader = RowReader(
+        topic.schema if schema is None and topic is not None else schema,
+        topic.format if topic is not None else Format.JSON,
+    )
+
+    def read(record: Record) -> Record:
+        try:
+            return replace(record, row=reader.read(record.value))
+        except InputError as error:
+            raise InputError(f"{record}: {error.problem}") from error
+
+    return read
+
+
+def record_of(message: Message) -> Record:
+    """A record whose row is not read yet."""
+    kind, milliseconds = message.timestamp()
+    pairs: Any = message.headers() or ()
+    return Record(
+        row=None,
+        topic=message.topic() or "",
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        headers=tuple((name, _bytes(value)) for name, value in pairs),
+        timestamp=None if kind == TIMESTAMP_NOT_AVAILABLE else EPOCH + timedelta(milliseconds=milliseconds),
+    )
+
+
+def _rejected_row(record: Record) -> dict[str, Any]:
+    """What the engine says of a record it could not use: the row a node that reads `.rejected` gets."""
+    said = {name: (value or b"").decode() for name, value in record.headers}
+    place = {name: kind(said[header]) if header in said else None for name, (header, kind) in PLACE.items()}
+    return {
+        "reason": said.get(REASON),
+        **place,
+        "key": record.key,
+        "value": record.value,
+        "timestamp": record.timestamp,
+    }
+
+
+def _bytes(value: Any) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
