@@ -22,6 +22,18 @@ def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.address
 
 
+@pytest.fixture(scope="session")
+def postgres_dsn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An embedded PostgreSQL, shared by all tests that bring their own schema names."""
+    from headrace.tables import EmbeddedPostgres
+
+    server = EmbeddedPostgres(tmp_path_factory.mktemp("postgres"))
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 def topic() -> str:
     """A name no other test uses."""

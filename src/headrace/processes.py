@@ -1,0 +1,51 @@
+"""Processes that outlive the one that started them: begun with a log, known again by what they run, and ended."""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from signal import Signals
+
+import psutil
+
+__all__ = ["end", "find", "spawn"]
+
+LARGEST_LOG = 10 << 20
+POLL = 0.02
+
+
+def spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
+    """Start a process of a session of its own, so that Ctrl-C in this terminal does not reach it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and log.stat().st_size > LARGEST_LOG:
+        log.replace(log.with_name(log.name + ".1"))
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd="/"
+        )
+
+
+def find(pid: int, folder: Path) -> psutil.Process | None:
+    """The process of that number, if its command line names the folder: numbers are used again, after a restart too."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE and str(folder) in process.cmdline():
+            return process
+    except psutil.Error:
+        pass
+    return None
+
+
+def end(process: psutil.Process, folder: Path, ways: Sequence[tuple[Signals, float]]) -> bool:
+    """Ask the process to stop, a way after the other, each with the seconds it gets; False if it is still there."""
+    for signal, seconds in ways:
+        try:
+            process.send_signal(signal)
+        except psutil.NoSuchProcess:
+            return True
+        limit = time.monotonic() + seconds
+        while time.monotonic() < limit:
+            if find(process.pid, folder) is None:
+                return True
+            time.sleep(POLL)
+    return find(process.pid, folder) is None

@@ -1,0 +1,94 @@
+"""Connections to PostgreSQL that say clearly what went wrong, and whether trying again may help."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow
+
+from headrace.errors import InputError, PostgresAway, TableError
+
+__all__ = ["Connection", "check_postgres", "connect", "explained", "shown"]
+
+Connection = psycopg.Connection[TupleRow]
+
+SETTINGS: dict[str, Any] = {
+    "application_name": "headrace",
+    "client_encoding": "utf8",
+    "connect_timeout": 10,
+    # A server that vanished without a word is noticed within half a minute.
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+}
+CONNECTING_IS_HOPELESS = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+
+
+def connect(dsn: str) -> Connection:
+    """A connection in autocommit mode: a transaction is what `connection.transaction()` says it is."""
+    settings = {name: value for name, value in SETTINGS.items() if name not in _parts(dsn)}
+    with explained(dsn, "connect"):
+        # Prepared statements do not survive a pooler that hands out connections by transaction.
+        return psycopg.connect(dsn, autocommit=True, prepare_threshold=None, **settings)
+
+
+def check_postgres(dsn: str) -> str:
+    """The version of the server at the address; an error that says what to do if there is none."""
+    with connect(dsn) as connection:
+        return str(connection.info.parameter_status("server_version"))
+
+
+def shown(dsn: str) -> str:
+    """Which server and database, without a secret in it."""
+    parts = _parts(dsn)
+    host = parts.get("host") or parts.get("hostaddr") or "the local socket"
+    return f"{host}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}".rstrip("/")
+
+
+@contextmanager
+def explained(dsn: str, what: str, but: type[psycopg.Error] | tuple[()] = ()) -> Iterator[None]:
+    """Turn psycopg's errors into ours, but for a kind the caller expects. `what` completes "could not ..."."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if isinstance(error, but):
+            raise
+        raise _ours(error, dsn, what) from error
+
+
+def _ours(error: psycopg.Error, dsn: str, what: str) -> TableError:
+    said = _said(error)
+    where = f"PostgreSQL at {shown(dsn)}"
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return TableError(f"{where} could not {what}: {said}", next_step="grant the role of --postgres what it lacks")
+    if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
+        if any(sign in said for sign in CONNECTING_IS_HOPELESS):
+            return TableError(f"{where} lets nobody in: {said}", next_step="correct --postgres")
+        return PostgresAway(
+            f"{where} is away, could not {what}: {said}", next_step="start it, or name another with --postgres"
+        )
+    # Classes 08, 40, 53, 57: the connection, a deadlock, a lack of room, a shutdown. All pass.
+    kind = PostgresAway if isinstance(error, psycopg.OperationalError) else TableError
+    return kind(f"{where} could not {what}: {said}")
+
+
+def _said(error: psycopg.Error) -> str:
+    """PostgreSQL's own words in a line, with its detail, without the part of the statement it quotes."""
+    if error.diag.message_primary is None:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        # libpq repeats the address, which ours say already.
+        return lines[0].rpartition("failed: ")[2] if lines else type(error).__name__
+    detail = error.diag.message_detail
+    return error.diag.message_primary + (f" ({detail.rstrip('.')})" if detail else "")
+
+
+def _parts(dsn: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise InputError(
+            f"what --postgres says is no address: {_said(error)}",
+            next_step="write postgresql://USER@HOST:PORT/DATABASE",
+        ) from error

