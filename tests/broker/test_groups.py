@@ -487,3 +487,27 @@ async def test_two_syncs_of_the_leader_store_one_assignment(house: House) -> Non
     assert (second.error, second.assignment) == (ErrorCode.NONE, b"first")
     await house.restart()
     assert house.groups.describe(GROUP).members[0].assignment == b"first"
+
+
+@run
+async def test_who_joins_while_the_assignment_is_being_stored_makes_it_void(house: House) -> None:
+    (a,) = await house.member_in("a")
+    b = house.member("b")
+    b.member_id = (await b.ask_join()).member_id
+    await a.begin_join()
+    await house.advance(SESSION_MS)  # b does not come in time
+    b.member_id = ""
+    await a.joined()
+    b.member_id = (await b.ask_join()).member_id
+    shares = tuple(a.shares().items())
+    sync = SyncRequest(group_id=GROUP, member_id=a.member_id, generation=a.generation, assignments=shares)
+    syncing = asyncio.ensure_future(house.groups.sync(sync))
+    b._joining = b._task(b.ask_join())
+    assert (await syncing).error is ErrorCode.REBALANCE_IN_PROGRESS
+    await house.settle()
+    assert house.state() == "PreparingRebalance"
+    assert b.waits
+    await a.begin_join()
+    await a.joined()
+    await b.joined()
+    await house.share([a, b])

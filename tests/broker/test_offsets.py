@@ -196,3 +196,13 @@ async def test_the_length_of_metadata_is_bounded(house: House) -> None:
     assert not house.offsets.metadata_too_large(None)
     assert not house.offsets.metadata_too_large("üüü")
     assert house.offsets.metadata_too_large("abcd")
+
+
+@run
+async def test_a_plain_commit_made_after_staging_outlives_the_transaction(house: House) -> None:
+    await house.offsets.stage("g", 1, [OffsetEntry("t", 0, 5), OffsetEntry("t", 1, 5)])
+    await house.offsets.commit("g", [OffsetEntry("t", 0, 6)])
+    await settle(house, house.offsets.settle(1, commit=True))
+    for _ in range(2):
+        assert {key.partition: found.offset for key, found in house.offsets.of_group("g").items()} == {0: 6, 1: 5}
+        await house.restart()
