@@ -8,6 +8,7 @@ import pytest
 
 from headrace.broker.groups.messages import LeavingMember, Protocol, SyncAnswer, SyncRequest
 from headrace.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from headrace.broker.groups.timers import Timer
 from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.groups_harness import (
     DELAY_MS,
@@ -511,3 +512,36 @@ async def test_who_joins_while_the_assignment_is_being_stored_makes_it_void(hous
     await a.joined()
     await b.joined()
     await house.share([a, b])
+
+
+@run
+async def test_a_timer_is_moved_either_way_and_taken_back(house: House) -> None:
+    rung: list[float] = []
+    timer = Timer(house.loop, lambda: rung.append(house.loop.time()))
+    began = house.loop.time()
+    timer.set(5_000)
+    timer.set(9_000)
+    timer.set(2_000)
+    await house.advance(3_000)
+    assert rung == [began + 2]
+    assert not timer.active
+    timer.set(1_000)
+    timer.set(4_000)
+    await house.advance(3_000)
+    assert timer.active
+    timer.cancel()
+    await house.advance(9_000)
+    timer.set(-1)
+    await house.settle()
+    assert rung == [began + 2, began + 15]
+
+
+@run
+async def test_while_the_broker_itself_stood_still_nobody_is_given_up(house: House) -> None:
+    a, b = await house.member_in("a", "b")
+    house.loop.now += 3_600  # as a process that was stopped and goes on
+    await house.settle()
+    assert a.heartbeat() is ErrorCode.NONE
+    await house.advance(2_000)
+    assert b.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+    assert a.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS

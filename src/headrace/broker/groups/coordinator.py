@@ -29,6 +29,7 @@ from headrace.broker.wire.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 CLASSIC = "classic"
+LOOKED_AT_AT_ONCE = 1_000  # offsets, before others on the loop get their turn
 
 
 class GroupCoordinator:
@@ -43,6 +44,7 @@ class GroupCoordinator:
         self._closed = False
         self._rebalancer: Rebalancer
         self._upkeep: Timer
+        self._expiry: asyncio.Task[None] | None = None
 
     def load(self) -> None:
         """Take up the groups as they were; to be called on the loop, after the offsets are loaded."""
@@ -57,6 +59,8 @@ class GroupCoordinator:
         """Stop. Those who wait are told to look for the coordinator again, and keep their ids for when it is back."""
         self._closed = True
         self._upkeep.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
         for group in self._groups.values():
             group.cancel_timers()
             for member in group.members.values():
@@ -270,28 +274,37 @@ class GroupCoordinator:
 
     def _look_after(self) -> None:
         self._upkeep.set(self._settings.offsets_retention_check_interval_ms)
-        self.expire_offsets()
+        self._expiry = self._rebalancer.loop.create_task(self.expire_offsets())
 
-    def expire_offsets(self) -> asyncio.Future[None] | None:
-        """Forget offsets whose time is over, and groups that nothing is left of. None if there are none."""
-        settlements: list[Settlement] = []
-        doomed: list[Group] = []
+    async def expire_offsets(self) -> None:
+        """Forget offsets whose time is over, and groups that nothing is left of."""
+        writes: list[asyncio.Future[None]] = []
+        looked_at = 0
         for group in self._all():
-            expired = dict(self._expired(group))
-            if expired:
-                settlements.append(self._offsets.expire(group.group_id, expired))
-            if (
-                group.state is GroupState.EMPTY
-                and not group.pending_members
-                and len(expired) == len(self._offsets.of_group(group.group_id))
-                and not self._offsets.has_pending(group.group_id)
-            ):
-                group.state = GroupState.DEAD
-                doomed.append(group)
-        if not settlements and not doomed:
+            looked_at += 1 + len(self._offsets.of_group(group.group_id))
+            write = self._expire(group)
+            if write is not None:
+                writes.append(write)
+            if looked_at > LOOKED_AT_AT_ONCE:
+                looked_at = 0
+                await asyncio.sleep(0)
+        if writes:
+            log.info("offsets or all that was left of %d groups expired", len(writes))
+            await asyncio.wait(writes)
+
+    def _expire(self, group: Group) -> asyncio.Future[None] | None:
+        expired = dict(self._expired(group))
+        nothing_left = (
+            group.state is GroupState.EMPTY
+            and not group.pending_members
+            and len(expired) == len(self._offsets.of_group(group.group_id))
+            and not self._offsets.has_pending(group.group_id)
+        )
+        if not expired and not nothing_left:
             return None
-        log.info("offsets of %d groups expire, %d groups go", len(settlements), len(doomed))
-        return self._bury(doomed, settlements)
+        if nothing_left:
+            group.state = GroupState.DEAD
+        return self._bury([group] if nothing_left else [], [self._offsets.expire(group.group_id, expired)])
 
     def _expired(self, group: Group) -> Iterator[tuple[PartitionKey, CommittedOffset]]:
         """Kafka's rules: by the time the group became empty; where it never had members, or has consumers that are

@@ -3,6 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+# Later than this, it was the loop that stood still. Those who are awaited may have been in time: their requests lie
+# in sockets that were not read, and are served before anybody is given up.
+STALL_S = 2.0
+
 
 class Timer:
     """One deadline that can be moved or taken back, any number of times.
@@ -42,8 +46,11 @@ class Timer:
         self._wake_up = None
         if self._deadline is None:
             return
+        now = self._loop.time()
+        if now - self._deadline > STALL_S:
+            self._deadline = now + STALL_S / 2
         # The loop wakes up to one tick of its clock early; what is due within that tick is due.
-        if self._deadline - self._loop.time() > 0.001:
+        if self._deadline - now > 0.001:
             self._wake_up = self._loop.call_at(self._deadline, self._look)
             return
         self._deadline = None
