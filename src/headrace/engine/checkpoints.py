@@ -24,8 +24,8 @@ from headrace.errors import CheckpointError
 __all__ = ["Checkpoint", "Checkpoints", "SinkNote", "SourceOffsets", "differences"]
 
 NO_OFFSET = "-"
-# Of a node without state, Spark can follow every change but that of what it reads.
-STATELESS = ("kind", "sources")
+OPERATORS = "operators"
+"""What of a fingerprint tells of operators that keep state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class SinkNote:
 
     cluster: str | None = None
     """The id of the Kafka cluster whose offsets the checkpoint holds."""
-    registered: bool = False
-    """Whether the sink's ledger has an entry of this checkpoint. An empty ledger is then not the one it wrote."""
+    registered: tuple[str, ...] = ()
+    """The ledgers that have an entry of this checkpoint. One that is empty is then not the one it wrote to."""
     starts_over: bool = False
-    """Whether the ledger may have entries of an earlier checkpoint of this node: it was reset on purpose."""
+    """Whether ledgers may have entries of an earlier checkpoint of this node: it was reset on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,10 @@ class Checkpoint:
     @property
     def note(self) -> SinkNote:
         path = self.folder / "sink.json"
-        return SinkNote(**self._json(path)) if path.exists() else SinkNote()
+        if not path.exists():
+            return SinkNote()
+        said = self._json(path)
+        return SinkNote(**said | {"registered": tuple(said.get("registered", ()))})
 
     def take_note(self, **changes: Any) -> None:
         before = self.note
@@ -150,10 +153,8 @@ class Checkpoint:
 
     def _check(self, fingerprint: Mapping[str, Any]) -> None:
         now, before = _plain(fingerprint), self._json(self.folder / "fingerprint.json")
-        if not (before.get("stateful", True) or now.get("stateful", True)):
-            now, before = ({name: print_.get(name) for name in STATELESS} for print_ in (now, before))
-            for print_ in (now, before):
-                print_["sources"] = sorted(print_["sources"] or ())
+        if OPERATORS not in before and OPERATORS not in now:
+            before, now = _without_state(before), _without_state(now)
         if changes := list(differences(before, now)):
             raise CheckpointError(
                 f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {'; '.join(changes)}",
@@ -231,6 +232,11 @@ def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
                 yield from differences(before[name], now[name], path)
     elif before != now:
         yield f"{where} was {_shown(before)} and is {_shown(now)}"
+
+
+def _without_state(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a node that keeps no state, Spark can follow every change but that of what it reads."""
+    return {"kind": fingerprint.get("kind"), "sources": sorted(fingerprint.get("sources", ()))}
 
 
 def _shown(value: Any) -> str:

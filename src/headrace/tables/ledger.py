@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import TupleRow
 
-__all__ = ["Coverage", "covered", "ensure_ledger", "epoch_of", "last_batch", "lock_number", "take_over", "write_batch"]
+__all__ = [
+    "Coverage",
+    "covered",
+    "ensure_ledger",
+    "epoch_of",
+    "last_batch",
+    "last_entry",
+    "lock_number",
+    "take_over",
+    "write_batch",
+]
 
 Cursor = psycopg.Cursor[TupleRow]
 
@@ -73,6 +83,14 @@ def last_batch(cursor: Cursor, view: str, query_id: str) -> int | None:
         "SELECT batch FROM headrace.batches WHERE view = %s AND query_id = %s", (view, query_id)
     ).fetchone()
     return None if row is None else int(row[0])
+
+
+def last_entry(cursor: Cursor, view: str) -> tuple[str, int] | None:
+    """The query that wrote last, and its last batch."""
+    return cursor.execute(
+        "SELECT query_id, batch FROM headrace.batches WHERE view = %s ORDER BY epoch DESC, written_at DESC LIMIT 1",
+        (view,),
+    ).fetchone()
 
 
 def write_batch(cursor: Cursor, view: str, query_id: str, batch: int, epoch: int, offsets: Mapping[str, Any]) -> None:

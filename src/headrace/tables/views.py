@@ -69,6 +69,11 @@ class ViewWriter:
         with self._transaction("read the ledger of") as cursor:
             return ledger.last_batch(cursor, self._view, query_id)
 
+    def last_entry(self) -> tuple[str, int] | None:
+        """Whichever query wrote the view last, and its last batch."""
+        with self._transaction("read the ledger of") as cursor:
+            return ledger.last_entry(cursor, self._view)
+
     def write(
         self, query_id: str, batch: int, offsets: Mapping[str, Any], rows: Iterable[Any], *, claimed: bool = False
     ) -> bool:

@@ -46,17 +46,18 @@ class Entry:
     batch: int
 
 
-def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str) -> Entry | None:
+def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str, shown: str) -> Entry | None:
     """The ledger's entry, if it is this checkpoint's; None if the checkpoint must enter itself first.
 
     A ledger that is not the one this checkpoint wrote is refused: to trust it would lose batches or double them.
+    `ledger` is the name it is noted by, `shown` what it is called in a message.
     """
     note, query_id = checkpoint.note, checkpoint.query_id
     reset = f"start over with --reset {checkpoint.node}: all is read and written again"
     if entry is None:
-        if note.registered:
+        if ledger in note.registered:
             raise CheckpointError(
-                f"the checkpoint of {checkpoint.node!r} has written batches, and {ledger} does not know of any: it was "
+                f"the checkpoint of {checkpoint.node!r} has written batches, and {shown} does not know of any: it was "
                 "deleted, or this is not the place they were written to",
                 next_step=f"name the right one, or {reset}",
             )
@@ -64,7 +65,7 @@ def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str) -> Entry | 
     if entry.query_id != query_id:
         if not note.starts_over:
             raise CheckpointError(
-                f"{ledger} tells of batches that were written from another checkpoint of {checkpoint.node!r} "
+                f"{shown} tells of batches that were written from another checkpoint of {checkpoint.node!r} "
                 f"({entry.query_id}, not {query_id}): its folder was deleted, or it is the node of another home folder",
                 next_step=f"run it where that checkpoint is, or {reset}",
             )
@@ -72,7 +73,7 @@ def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str) -> Entry | 
     newest = checkpoint.last_batch()
     if entry.batch > (BEGUN if newest is None else newest):
         raise CheckpointError(
-            f"{ledger} has batch {entry.batch} of {checkpoint.node!r}, and its checkpoint has got no further than "
+            f"{shown} has batch {entry.batch} of {checkpoint.node!r}, and its checkpoint has got no further than "
             f"{'nothing' if newest is None else f'batch {newest}'}: it is an old copy",
             next_step=f"bring the newer checkpoint back, or {reset}",
         )
@@ -81,6 +82,8 @@ def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str) -> Entry | 
 
 class TopicLedger:
     """The ledger of a node, in the topic `headrace.ledger.<app>.<node>`."""
+
+    name = "kafka"
 
     def __init__(self, config: RunConfig, cluster: Cluster, app: str, node: str) -> None:
         self.topic = f"headrace.ledger.{app}.{node}"
@@ -93,6 +96,10 @@ class TopicLedger:
 
     def __str__(self) -> str:
         return f"the ledger {self.topic!r} at {self._cluster.address}"
+
+    def agreed(self, checkpoint: Checkpoint) -> Entry | None:
+        """The last entry, if it is the checkpoint's; None if that must enter itself first."""
+        return agreed(checkpoint, self.last(), self.name, str(self))
 
     def prepare(self) -> None:
         """Make its topic, if it is not there."""

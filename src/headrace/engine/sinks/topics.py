@@ -1,0 +1,208 @@
+"""Topics as sinks: a batch is there exactly once, at least once or at most once, as its node asks."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import DataFrame
+
+from headrace.engine.checkpoints import Checkpoint
+from headrace.engine.cluster import Cluster
+from headrace.engine.config import RunConfig
+from headrace.engine.encoding import ORDER
+from headrace.engine.sinks.batch import Batch
+from headrace.engine.sinks.ledger import BEGUN, Entry, TopicLedger
+from headrace.engine.sinks.producing import RecordProducer, TransactionalProducer
+from headrace.engine.sinks.rows import Rows, collect
+from headrace.topology import Guarantee, QueryNode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["AtLeastOnceTopics", "AtMostOnceTopics", "ExactlyOnceTopics", "LedgeredWriter", "Sink", "topic_sink"]
+
+RECORD = ("topic", "key", "value", "headers", "timestamp")
+
+
+class Sink(Protocol):
+    """Where the batches of a query go. A sink that raised is opened again before the next batch."""
+
+    def open(self) -> None:
+        """Connect, fence a predecessor, and find out which batches are there already."""
+
+    def write(self, batch: Batch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LedgeredWriter:
+    """Writes records and the batch they belong to in one transaction: the driver's own, one for each batch.
+
+    Its transactional id is the node's, so that a new run fences the old one. The ledger is read after that, never
+    before: the old one might have committed in between.
+    """
+
+    def __init__(self, node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint) -> None:
+        self._id = f"{node.app_name}.{node.name}"
+        self._config = config
+        self._checkpoint = checkpoint
+        self._ledger = TopicLedger(config, cluster, node.app_name, node.name)
+        self._producer: TransactionalProducer | None = None
+        self._last = BEGUN
+
+    @property
+    def ledger_name(self) -> str:
+        return self._ledger.name
+
+    def open(self) -> None:
+        self.close()
+        self._ledger.prepare()
+        self._producer = TransactionalProducer(self._config, self._id)
+        entry = self._ledger.agreed(self._checkpoint)
+        if entry is None:
+            self._last = BEGUN
+            with self._producer.transaction():
+                self._enter(BEGUN)
+        else:
+            self._last = entry.batch
+
+    def has(self, batch: int) -> bool:
+        return batch <= self._last
+
+    @contextmanager
+    def transaction(self, batch: int) -> Iterator[RecordProducer]:
+        """What is sent inside, and the batch's entry, are there together or not at all."""
+        if self._producer is None:
+            raise RuntimeError(f"the writer {self._id!r} was not opened")
+        with self._producer.transaction():
+            self._enter(batch)
+            yield self._producer
+        self._last = batch
+        self._ledger.trim()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.close()
+
+    def _enter(self, batch: int) -> None:
+        assert self._producer is not None
+        self._producer.send_record(*self._ledger.record(Entry(self._checkpoint.query_id, batch)))
+
+
+class ExactlyOnceTopics:
+    """All of a batch, whatever channel or reject, and its entry in the ledger are one transaction."""
+
+    def __init__(self, writer: LedgeredWriter, checkpoint: Checkpoint, spool: Path) -> None:
+        self._writer = writer
+        self._checkpoint = checkpoint
+        self._spool = spool
+
+    def open(self) -> None:
+        self._writer.open()
+        self._checkpoint.take_note(registered=(self._writer.ledger_name,), starts_over=False)
+
+    def write(self, batch: Batch) -> None:
+        if self._writer.has(batch.number):
+            batch.drain()
+            return
+        with collected(batch, self._spool) as parts:
+            if parts:
+                self._write(batch.number, parts)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, batch: int, parts: Sequence[Rows]) -> None:
+        with self._writer.transaction(batch) as producer:
+            for rows in parts:
+                producer.send(in_order(rows))
+
+
+class AtMostOnceTopics(ExactlyOnceTopics):
+    """The batch is in the ledger before its rows are sent: one that is cut short is never written again."""
+
+    def __init__(self, writer: LedgeredWriter, checkpoint: Checkpoint, spool: Path, config: RunConfig) -> None:
+        super().__init__(writer, checkpoint, spool)
+        self._config = config
+        self._plain: RecordProducer | None = None
+
+    def open(self) -> None:
+        super().open()
+        self._plain = RecordProducer(self._config)
+
+    def close(self) -> None:
+        super().close()
+        if self._plain is not None:
+            producer, self._plain = self._plain, None
+            producer.close()
+
+    def _write(self, batch: int, parts: Sequence[Rows]) -> None:
+        assert self._plain is not None
+        with self._writer.transaction(batch):
+            pass
+        for rows in parts:
+            self._plain.send(in_order(rows))
+        self._plain.flush()
+
+
+class AtLeastOnceTopics:
+    """Spark's own writer, from all its tasks at once. A batch that is replayed is written again."""
+
+    def __init__(self, config: RunConfig, spool: Path) -> None:
+        self._config = config
+        self._spool = spool
+        self._producer: RecordProducer | None = None
+
+    def open(self) -> None:
+        self.close()
+
+    def write(self, batch: Batch) -> None:
+        records_of(batch.frame).write.format("kafka").options(**self._config.connector_options()).save()
+        for frame in batch.rejects():
+            if self._producer is None:
+                self._producer = RecordProducer(self._config)
+            with collect(frame, self._spool) as rows:
+                self._producer.send(rows.slices(only=RECORD))
+            self._producer.flush()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.close()
+
+
+def topic_sink(node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint) -> Sink:
+    """The sink that keeps a node's guarantee."""
+    spool = spool_folder(config)
+    if node.guarantee is Guarantee.AT_LEAST_ONCE:
+        return AtLeastOnceTopics(config, spool)
+    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    if node.guarantee is Guarantee.AT_MOST_ONCE:
+        return AtMostOnceTopics(writer, checkpoint, spool, config)
+    return ExactlyOnceTopics(writer, checkpoint, spool)
+
+
+def records_of(frame: DataFrame) -> DataFrame:
+    """What Spark's writer takes of a record. It sets no timestamps."""
+    return frame.select("topic", "key", "value", "headers")
+
+
+def in_order(rows: Rows) -> "Iterator[pa.RecordBatch]":
+    """By event time, so that a reader who gets the batch in pieces finds none of its rows late."""
+    order = rows.sorted_by(ORDER) if ORDER in rows.columns else None
+    return rows.slices(order, only=RECORD)
+
+
+@contextmanager
+def collected(batch: Batch, spool: Path) -> Iterator[list[Rows]]:
+    """The rows of a batch, then its rejects; what is empty is left out."""
+    with ExitStack() as stack:
+        parts = [stack.enter_context(collect(batch.frame, spool))]
+        parts += [stack.enter_context(collect(frame, spool)) for frame in batch.rejects()]
+        yield [rows for rows in parts if len(rows)]
+
+
+def spool_folder(config: RunConfig) -> Path:
+    return config.home.absolute() / "spool"

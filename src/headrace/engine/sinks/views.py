@@ -1,0 +1,99 @@
+"""Views as sinks: the rows of a batch, its number and the offsets it covers in one PostgreSQL transaction."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from headrace.engine.checkpoints import Checkpoint
+from headrace.engine.cluster import Cluster
+from headrace.engine.config import RunConfig
+from headrace.engine.sinks.batch import Batch
+from headrace.engine.sinks.ledger import BEGUN, Entry, agreed
+from headrace.engine.sinks.rows import collect
+from headrace.engine.sinks.topics import RECORD, LedgeredWriter, spool_folder
+from headrace.tables import ViewWriter, shown
+from headrace.topology import Guarantee, Schema, View
+
+__all__ = ["ViewSink", "ordered_by", "view_sink"]
+
+LEDGER = "postgres"
+ORDER = "_order_{}"
+
+
+class ViewSink:
+    """A batch is in a view exactly once, since that costs nothing more: at-least-once is no less.
+
+    At-most-once claims the batch first, and does not write it again. Records that cannot be used go to topics, so
+    they have a transaction and a ledger of their own.
+    """
+
+    def __init__(
+        self, node: View, columns: Schema, rejects: LedgeredWriter | None, config: RunConfig, checkpoint: Checkpoint
+    ) -> None:
+        self._node = node
+        self._place = f"the ledger of view {node.table_name} in {shown(config.postgres_dsn)}"
+        self._writer = ViewWriter(config.postgres_dsn, node.app_name, node.name, columns, node.key)
+        self._rejects = rejects
+        self._checkpoint = checkpoint
+        self._spool: Path = spool_folder(config)
+        self._last = BEGUN
+
+    def open(self) -> None:
+        self.close()
+        note, query_id = self._checkpoint.note, self._checkpoint.query_id
+        if note.starts_over and not self._checkpoint.starting_offsets:
+            self._writer.reset()  # else keys that come no more would stay for ever
+        self._writer.prepare()
+        found = self._writer.last_entry()
+        entry = agreed(self._checkpoint, None if found is None else Entry(*found), LEDGER, self._place)
+        if entry is None:
+            self._writer.write(query_id, BEGUN, {}, [])
+        self._last = BEGUN if entry is None else entry.batch
+        ledgers: tuple[str, ...] = (LEDGER,)
+        if self._rejects is not None:
+            self._rejects.open()
+            ledgers += (self._rejects.ledger_name,)
+        self._checkpoint.take_note(registered=ledgers, starts_over=False)
+
+    def write(self, batch: Batch) -> None:
+        is_there = batch.number <= self._last
+        if is_there and (self._rejects is None or self._rejects.has(batch.number)):
+            batch.drain()
+            return
+        with collect(batch.frame, self._spool) as rows:
+            self._write_rejects(batch)
+            if is_there:
+                return
+            query_id = self._checkpoint.query_id
+            claimed = self._node.guarantee is Guarantee.AT_MOST_ONCE
+            if claimed:
+                self._writer.claim(query_id, batch.number)
+            # Without rows too: somebody may wait for the view to cover a record that gave none.
+            self._writer.write(query_id, batch.number, batch.offsets(), rows.slices(), claimed=claimed)
+        self._last = batch.number
+
+    def close(self) -> None:
+        self._writer.close()
+        if self._rejects is not None:
+            self._rejects.close()
+
+    def _write_rejects(self, batch: Batch) -> None:
+        if self._rejects is None or self._rejects.has(batch.number):
+            return
+        with ExitStack() as stack:
+            parts = [stack.enter_context(collect(frame, self._spool)) for frame in batch.rejects()]
+            if any(map(len, parts)):
+                with self._rejects.transaction(batch.number) as producer:
+                    for rows in parts:
+                        producer.send(rows.slices(only=RECORD))
+
+
+def view_sink(
+    node: View, columns: Schema, has_rejects: bool, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint
+) -> ViewSink:
+    rejects = LedgeredWriter(node, config, cluster, checkpoint) if has_rejects else None
+    return ViewSink(node, columns, rejects, config, checkpoint)
+
+
+def ordered_by(node: View) -> dict[str, str]:
+    """Columns to add for the writer to choose the last row of a key by, and what they are copies of."""
+    return {ORDER.format(index): name for index, name in enumerate(node.order_by)}
