@@ -7,10 +7,11 @@ from pyspark.sql import DataFrame
 
 from headrace.engine.encoding import check_can_be_carried
 from headrace.engine.marks import output_time
+from headrace.engine.parsing import nullable
 from headrace.engine.windows import Windowed
 from headrace.errors import InputError
 from headrace.topology import QueryNode, Schema, Stream, View
-from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.datatypes import Column, Decimal, Primitive
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["DELETED", "Output", "outputs_of", "read_output"]
@@ -86,19 +87,7 @@ def _schema(node: QueryNode, rows: DataFrame) -> Schema:
                 next_step=f"give it one: .cast('string').alias({field.name!r})",
             )
     # Records that were written before a column came lack it: a node's own columns are never NOT NULL downstream.
-    return Schema(tuple(Column(column.name, _nullable(column.type)) for column in Schema.of(given)))
-
-
-def _nullable(type_: DataType) -> DataType:
-    match type_:
-        case Array(element):
-            return Array(_nullable(element))
-        case Map(key, value):
-            return Map(key, _nullable(value))
-        case Struct(columns):
-            return Struct(tuple(Column(column.name, _nullable(column.type)) for column in columns))
-        case _:
-            return type_
+    return Schema(tuple(Column(column.name, nullable(column.type)) for column in Schema.of(given)))
 
 
 def _check_key(node: QueryNode, schema: Schema) -> None:

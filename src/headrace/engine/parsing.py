@@ -15,19 +15,14 @@ from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from headrace.topology import CorrectedTime, Duration, EventTime, Format, ProcessingTime, Schema
 from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Struct
 from headrace.topology.datatypes import Column as Field
 
-__all__ = ["Shape", "interval", "parse", "reason", "rows", "struct_type"]
+__all__ = ["REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
 
-JSON_OPTIONS = {
-    "columnNameOfCorruptRecord": "_corrupt",
-    "allowSingleQuotes": "false",
-    "allowNonNumericNumbers": "false",
-}
+JSON_OPTIONS = {"columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
 BEFORE, AFTER = '{"rows":[', ",{}]}"
 ROW, REJECTED = "_row", "_rejected"
 
@@ -82,13 +77,12 @@ def parse(raw: DataFrame, shape: Shape) -> DataFrame:
 
 def rows(shape: Shape) -> list[Column]:
     """The columns of a row, out of what `parse` gave."""
-    schema = struct_type(shape.schema)
-    columns = [
-        F.col(ROW).getField(field.name).try_cast(field.dataType).alias(field.name)
-        if _widened(column.type) != column.type
-        else F.col(ROW).getField(field.name).alias(field.name)
-        for field, column in zip(schema.fields, shape.schema, strict=True)
-    ]
+    columns = []
+    for field in shape.schema:
+        value = F.col(ROW).getField(field.name)
+        if _would_round(value, field.type) is not None:
+            value = value.try_cast(nullable(field.type).ddl)
+        columns.append(value.alias(field.name))
     columns += [F.col(RECORD_COLUMNS[name]).alias(name) for name in shape.record_columns]
     if isinstance(shape.time, ProcessingTime | CorrectedTime):
         columns.append(time_of(shape).alias(shape.time.column))
@@ -133,8 +127,17 @@ def interval(duration: Duration) -> Column:
     return F.expr(f"INTERVAL '{duration}'") if duration.microseconds else F.expr("INTERVAL '0' SECOND")
 
 
-def struct_type(schema: Schema) -> StructType:
-    return StructType.fromJson(schema.to_json())
+def nullable(type_: DataType) -> DataType:
+    """The type with nothing in it that was declared NOT NULL."""
+    match type_:
+        case Array(element):
+            return Array(nullable(element))
+        case Map(key, value):
+            return Map(key, nullable(value))
+        case Struct(fields):
+            return Struct(tuple(Field(field.name, nullable(field.type)) for field in fields))
+        case _:
+            return type_
 
 
 def _conditions(shape: Shape) -> Iterator[tuple[str, Column]]:
