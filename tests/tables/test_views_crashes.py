@@ -1,0 +1,80 @@
+"""kill -9 of PostgreSQL while batches are written: each is whole or absent, and written once in the end."""
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace import PostgresAway
+from headrace.tables import EmbeddedPostgres, ViewReader, ViewWriter
+from headrace.topology import Schema
+from tests.tables.rows import batch
+
+COLUMNS = "batch INT, n INT, attempt INT"
+ROWS = 3000
+KEY = ("batch", "n")
+
+
+def attempted(number: int, attempt: int) -> list[object]:
+    rows = [{"batch": number, "n": n, "attempt": attempt} for n in range(ROWS)]
+    return [batch(rows[start : start + 500], COLUMNS) for start in range(0, ROWS, 500)]
+
+
+@pytest.mark.parametrize(
+    "kills", [4, pytest.param(30, marks=[pytest.mark.long, pytest.mark.timeout(600)])], ids=["few", "many"]
+)
+def test_a_batch_is_whole_or_absent_whenever_the_server_is_killed(tmp_path: Path, kills: int) -> None:
+    chance = random.Random(kills)
+    server = EmbeddedPostgres(tmp_path)
+    server.start()
+    writer = ViewWriter(server.dsn, "crashes", "v", Schema.of(COLUMNS), KEY)
+    writer.prepare()
+    expected: dict[int, int] = {}
+    killed = replayed = number = 0
+    try:
+        while killed < kills:
+            process = server.process
+            assert process is not None
+            timer = threading.Timer(chance.uniform(0.01, 0.5), process.kill)
+            timer.start()
+            attempt = 0
+            while timer.is_alive() or attempt:
+                # None where nobody knows: the server died, perhaps between its commit and its word of it.
+                sure = attempt == 0
+                try:
+                    if writer.write("q", number, {"t": {0: number + 1}}, attempted(number, attempt)):
+                        expected[number] = attempt
+                    else:
+                        assert not sure
+                        replayed += 1
+                    number, attempt = number + 1, 0
+                except PostgresAway:
+                    timer.join()
+                    server.start()
+                    attempt += 1
+            timer.join()
+            killed += 1
+            while server.process is not None and server.process == process:
+                time.sleep(0.01)
+            server.start()
+            check(server.dsn, number, expected)
+    finally:
+        writer.close()
+        server.stop()
+    print(f"{killed} kills, {number} batches, {replayed} were there already when written again")
+
+
+def check(dsn: str, batches: int, expected: dict[int, int]) -> None:
+    reader = ViewReader(dsn, "crashes", "v", KEY)
+    found: dict[int, list[int]] = {}
+    for row in reader.rows():
+        found.setdefault(row["batch"], []).append(row["attempt"])
+    reader.close()
+    assert sorted(found) == list(range(batches))
+    for number, attempts in found.items():
+        assert len(attempts) == ROWS
+        assert len(set(attempts)) == 1, "rows of two attempts"
+        if number in expected:
+            assert attempts[0] == expected[number]
