@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from headrace.clients.models import builder_of
-from headrace.clients.values import EXACT, INTEGERS, shown
+from headrace.clients.values import EXACT, INTEGERS, SINGLE, shown
 from headrace.errors import InputError
 from headrace.topology import Format, Schema
 from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
@@ -110,8 +110,10 @@ def _decoder(type_: DataType) -> Decoder:
             return _string
         case Primitive.BINARY:
             return _binary
-        case Primitive.FLOAT | Primitive.DOUBLE:
-            return _float
+        case Primitive.DOUBLE:
+            return _double
+        case Primitive.FLOAT:
+            return lambda value: SINGLE.unpack(SINGLE.pack(_double(value)))[0]
         case Primitive.DATE:
             return lambda value: datetime.date.fromisoformat(_of(str, value))
         case Primitive.TIMESTAMP:
@@ -140,7 +142,7 @@ def _integer(value: Any, half: int) -> int:
     return value
 
 
-def _float(value: Any) -> float:
+def _double(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | decimal.Decimal):
         raise ValueError
     return float(value)

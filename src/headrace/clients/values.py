@@ -20,7 +20,7 @@ from headrace.errors import InputError
 from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.nearest import did_you_mean
 
-__all__ = ["columns_of", "json_encoder", "key_text", "object_encoder", "shown"]
+__all__ = ["EXACT", "INTEGERS", "SINGLE", "Unfit", "columns_of", "json_encoder", "key_text", "object_encoder", "shown"]
 
 Encoder: TypeAlias = Callable[[Any], str]
 """Writes a value that is not None; raises Unfit where it cannot."""
@@ -28,6 +28,7 @@ Encoder: TypeAlias = Callable[[Any], str]
 INTEGERS = {Primitive.TINYINT: 8, Primitive.SMALLINT: 16, Primitive.INT: 32, Primitive.BIGINT: 64}
 QUOTED_IN_KEYS = (Primitive.STRING, Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
 LONGEST_SHOWN = 60
+SINGLE = struct.Struct("<f")
 FLOAT_DIGITS = 9
 PLAIN_EXPONENTS = range(-3, 7)
 EXACT = decimal.Context(prec=1000, traps=[decimal.Inexact, decimal.InvalidOperation])
@@ -283,12 +284,12 @@ def _double(value: Any) -> str:
 def _float(value: Any) -> str:
     number = _number(value, Primitive.FLOAT)
     try:
-        packed = struct.pack("f", number)
+        packed = SINGLE.pack(number)
     except OverflowError:
         raise Unfit(f"is {number}, which FLOAT has no room for") from None
-    (stored,) = struct.unpack("f", packed)
+    (stored,) = SINGLE.unpack(packed)
     shortest = (f"{stored:.{digits}g}" for digits in range(1, FLOAT_DIGITS + 1))
-    return _as_java(next(text for text in shortest if struct.pack("f", float(text)) == packed))
+    return _as_java(next(text for text in shortest if SINGLE.pack(float(text)) == packed))
 
 
 def _as_java(text: str) -> str:
