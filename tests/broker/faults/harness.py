@@ -98,11 +98,7 @@ async def _let_go(broker: Broker) -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
-    committer = broker.logs._committer
-    for _ in committer._threads:
-        committer._rounds.put(None)
-    for thread in committer._threads:
-        await asyncio.to_thread(thread.join)
+    await asyncio.to_thread(broker.logs._committer.end_threads)
     await asyncio.to_thread(broker.store.close)
     broker._let_go()
 

@@ -13,13 +13,12 @@ _THREADS = 4
 
 
 class _Round:
-    """The jobs of one commit, taken by the threads one after the other; the last thread to finish reports."""
+    """The jobs of one commit, dealt out to the threads; the last of them to finish reports."""
 
     def __init__(self, jobs: list[SyncJob]) -> None:
         self.jobs = jobs
         self.errors: list[OSError | None] = [None] * len(jobs)
-        self.next = iter(range(len(jobs)))
-        self.left = len(jobs)
+        self.threads = min(len(jobs), _THREADS)
         self.lock = threading.Lock()
 
 
@@ -33,10 +32,13 @@ class Committer:
         self._in_flight = False
         self._idle = asyncio.Event()
         self._idle.set()
-        self._rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
+        # A queue for each thread: of several that wait on one, more than the one needed would wake.
+        self._rounds: list[queue.SimpleQueue[_Round | None]] = [
+            queue.SimpleQueue() for _ in range(_THREADS if disk.durable else 0)
+        ]
         self._threads = [
-            threading.Thread(target=self._work, name=f"headrace-sync-{number}", daemon=True)
-            for number in range(_THREADS if disk.durable else 0)
+            threading.Thread(target=self._work, args=(number,), name=f"headrace-sync-{number}", daemon=True)
+            for number in range(len(self._rounds))
         ]
         for thread in self._threads:
             thread.start()
@@ -55,8 +57,11 @@ class Committer:
 
     async def close(self) -> None:
         await self.drain()
-        for _ in self._threads:
-            self._rounds.put(None)
+        self.end_threads()
+
+    def end_threads(self) -> None:
+        for rounds in self._rounds:
+            rounds.put(None)
         for thread in self._threads:
             thread.join()
 
@@ -72,29 +77,28 @@ class Committer:
         if not self._disk.durable:
             self._finish(commit)
             return
-        for _ in range(min(len(jobs), _THREADS)):
-            self._rounds.put(commit)
+        for rounds in self._rounds[: commit.threads]:
+            rounds.put(commit)
 
-    def _work(self) -> None:
-        while (commit := self._rounds.get()) is not None:
-            while True:
-                with commit.lock:
-                    number = next(commit.next, None)
-                if number is None:
-                    break
-                job = commit.jobs[number]
-                try:
-                    for file in job.files:
-                        self._disk.sync(file.fd)
-                    for folder in job.folders:
-                        self._disk.sync_folder(folder)
-                except OSError as error:
-                    commit.errors[number] = error
-                with commit.lock:
-                    commit.left -= 1
-                    last = not commit.left
-                if last:
-                    self._loop.call_soon_threadsafe(self._finish, commit)
+    def _work(self, thread: int) -> None:
+        while (commit := self._rounds[thread].get()) is not None:
+            for number in range(thread, len(commit.jobs), _THREADS):
+                commit.errors[number] = self._sync(commit.jobs[number])
+            with commit.lock:
+                commit.threads -= 1
+                last = not commit.threads
+            if last:
+                self._loop.call_soon_threadsafe(self._finish, commit)
+
+    def _sync(self, job: SyncJob) -> OSError | None:
+        try:
+            for file in job.files:
+                self._disk.sync(file.fd)
+            for folder in job.folders:
+                self._disk.sync_folder(folder)
+        except OSError as error:
+            return error
+        return None
 
     def _finish(self, commit: _Round) -> None:
         self._in_flight = False
