@@ -86,6 +86,7 @@ class Clients:
             "retry.backoff.ms": 20,
             "log_level": 0,
             "socket.timeout.ms": 5000,
+            "batch.size": 16_000,  # below segment.bytes, whatever piles up while the broker is away
         }
         self._failures: list[BaseException] = []
         self._threads = [
@@ -325,7 +326,8 @@ def crash(folder: Path, kills: int, seed: int) -> None:
     try:
         clients.start()
         for _ in range(kills):
-            time.sleep(dice.uniform(0.2, 1.2))
+            # After a loss of connection librdkafka asks for its coordinator after half a second or more.
+            time.sleep(dice.choice([dice.uniform(0.1, 0.8), dice.uniform(0.8, 2.5)]))
             clients.check_health()
             process.kill()
             process.start()
@@ -337,7 +339,7 @@ def crash(folder: Path, kills: int, seed: int) -> None:
         process.kill()
     judge(evidence, log, positions)
     assert len(evidence.acknowledged) > 20 * kills
-    assert len(evidence.committed) > kills
+    assert len(evidence.committed) > kills // 2
     assert evidence.aborted
     assert evidence.group_committed
 
