@@ -51,7 +51,7 @@ class Rows:
         values = self.column(name)
         if values.null_count == len(values) or _ascends(values):
             return None
-        return pc.sort_indices(values, null_placement="at_start")
+        return pc.sort_indices(values)
 
     def slices(self, order: pa.Array | None = None, only: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows, all or those that `order` names, in that order."""

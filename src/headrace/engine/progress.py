@@ -1,0 +1,163 @@
+"""How the nodes of a running app are doing: what a live table, a log line or the console shows of each."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from threading import Lock
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.engine.checkpoints import topic_offsets
+from headrace.engine.config import Offsets
+
+__all__ = ["NodeProgress", "NodeState", "Tracker"]
+
+RATE_OVER = 10.0
+NO_WATERMARK = "1970-01-01T00:00:00.000Z"
+
+
+class NodeState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    """It failed and will be tried again."""
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeProgress:
+    """One node, now. Counts are since the app started."""
+
+    node: str
+    kind: str
+    state: NodeState
+    batch: int | None
+    """The last batch that was finished."""
+    rows: int
+    rows_per_second: float
+    """Rows read, over the last ten seconds."""
+    lag: int | None
+    """Records it has not read yet, up to the high watermark; None while nobody could be asked."""
+    watermark: datetime | None
+    late: int
+    """What came too late and was dropped. Spark counts groups of rows where it aggregates before it looks."""
+    rejected: int
+    state_rows: int
+    batch_seconds: float | None
+    errors: int
+    last_error: str | None
+
+
+class Tracker:
+    """Reads what Spark tells of a query's batches, each once."""
+
+    def __init__(self, node: str, kind: str, topics: list[str], positions: Offsets) -> None:
+        self.node = node
+        self.kind = kind
+        self.topics = topics
+        self._lock = Lock()
+        self._positions: dict[str, dict[int, int]] = {topic: dict(found) for topic, found in positions.items()}
+        self._ends: Offsets | None = None
+        self._seen: tuple[str, str] | None = None
+        self._rates: deque[tuple[float, int]] = deque()
+        self._started = time.monotonic()
+        self._batch: int | None = None
+        self._rows = self._late = self._rejected = self._state_rows = 0
+        self._watermark: datetime | None = None
+        self._seconds: float | None = None
+
+    def read(self, query: StreamingQuery) -> None:
+        """Take in the batches that were finished since."""
+        with self._lock:
+            told = query._jsq.lastProgress()
+            if told is None or (last := (told.runId().toString(), told.timestamp())) == self._seen:
+                return
+            recent = query._jsq.recentProgress()
+            new = []
+            for index in range(len(recent) - 1, -1, -1):
+                if (recent[index].runId().toString(), recent[index].timestamp()) == self._seen:
+                    break
+                new.append(json.loads(recent[index].json()))
+            self._seen = last
+            for progress in reversed(new):
+                self._take(progress)
+
+    def ends_are(self, ends: Offsets) -> None:
+        """Where the topics end; empty where nobody could be asked."""
+        with self._lock:
+            self._ends = ends or None
+
+    @property
+    def last_batch(self) -> int | None:
+        return self._batch
+
+    def covers(self, ends: Offsets) -> bool:
+        """Whether everything before those offsets was read."""
+        with self._lock:
+            return all(
+                self._positions.get(topic, {}).get(partition, 0) >= end
+                for topic in self.topics
+                for partition, end in ends.get(topic, {}).items()
+            )
+
+    def shown(self, state: NodeState, errors: int, last_error: str | None) -> NodeProgress:
+        with self._lock:
+            return NodeProgress(
+                node=self.node,
+                kind=self.kind,
+                state=state,
+                batch=self._batch,
+                rows=self._rows,
+                rows_per_second=self._rate(),
+                lag=self._lag(),
+                watermark=self._watermark,
+                late=self._late,
+                rejected=self._rejected,
+                state_rows=self._state_rows,
+                batch_seconds=self._seconds,
+                errors=errors,
+                last_error=last_error,
+            )
+
+    def _take(self, progress: Mapping[str, Any]) -> None:
+        operators = progress.get("stateOperators", ())
+        ends = [source["endOffset"] for source in progress["sources"] if isinstance(source.get("endOffset"), dict)]
+        for topic, partitions in topic_offsets(iter(ends)).items():
+            self._positions.setdefault(topic, {}).update(partitions)
+        watermark = progress.get("eventTime", {}).get("watermark")
+        if watermark is not None and watermark != NO_WATERMARK:
+            self._watermark = datetime.fromisoformat(watermark)
+        self._state_rows = sum(operator["numRowsTotal"] for operator in operators)
+        if "addBatch" not in progress["durationMs"]:
+            return  # nothing was run: Spark tells every now and then that it is idle
+        self._batch = int(progress["batchId"])
+        self._seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+        self._rows += progress["numInputRows"]
+        self._rates.append((time.monotonic(), progress["numInputRows"]))
+        self._late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
+        self._rejected += sum(
+            metrics["rejected"] for metrics in progress.get("observedMetrics", {}).values() if "rejected" in metrics
+        )
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        while self._rates and self._rates[0][0] < now - RATE_OVER:
+            self._rates.popleft()
+        return sum(rows for _, rows in self._rates) / max(1.0, min(RATE_OVER, now - self._started))
+
+    def _lag(self) -> int | None:
+        if not self.topics:
+            return 0
+        if self._ends is None:
+            return None
+        lag = 0
+        for topic in self.topics:
+            read = self._positions.get(topic, {})
+            lag += sum(max(0, end - read.get(index, 0)) for index, end in self._ends.get(topic, {}).items())
+        return lag

@@ -1,0 +1,198 @@
+"""A topology that runs: one query per node, looked after until it is stopped or a node fails for good."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Event, Thread, current_thread, main_thread
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from headrace.engine.checkpoints import Checkpoint, Checkpoints
+from headrace.engine.cluster import Cluster
+from headrace.engine.config import RunConfig
+from headrace.engine.jars import Progress
+from headrace.engine.progress import NodeProgress
+from headrace.engine.session import LOCAL, start_session
+from headrace.engine.topics import ensure_inputs, ensure_outputs, read_topics
+from headrace.errors import CheckpointError, KafkaError, NodeFailed
+from headrace.topology import App, Latency, StateStore, Stream, Topology, View
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.engine.plan import PlannedQuery
+    from headrace.engine.running import NodeRun
+
+__all__ = ["Runner"]
+
+POLL = 0.2
+PROGRESS_EVERY = 1.0
+
+
+class Runner:
+    """Runs an app. The addresses in `config` must be those of services that are up.
+
+    A session that is given is left running; one that is made here ends with the run.
+    """
+
+    def __init__(self, app: App | Topology, config: RunConfig, spark: "SparkSession | None" = None) -> None:
+        self.topology = app.topology() if isinstance(app, App) else app
+        self.config = config
+        self.checkpoints = Checkpoints(config.home, self.topology.app_name)
+        self.failure: NodeFailed | None = None
+        self._state_store = app.state if isinstance(app, App) else StateStore.ROCKSDB
+        self._spark = spark
+        self._owns_spark = spark is None
+        self._cluster: Cluster | None = None
+        self._runs: list[NodeRun] = []
+        self._stop_asked = Event()
+        self._ended = Event()
+        self._watcher = Thread(target=self._watch, name="headrace progress", daemon=True)
+
+    def start(self, jars: Progress | None = None) -> None:
+        """Check everything that can be checked, and only then start the queries. `jars` is told of fetched jars."""
+        cluster = self._cluster = Cluster(self.config)
+        cluster_id = cluster.id()
+        ensure_inputs(self.topology, cluster, self.config)
+        names = [query.name for query in self.topology.queries]
+        config = replace(self.config, starting_offsets=self.checkpoints.starting_offsets(names))
+        try:
+            planned = self._plan(config, jars)
+            ensure_outputs(self.topology, cluster, config)
+            for query in planned:
+                checkpoint = self.checkpoints.of(query.node.name)
+                checkpoint.open(query.fingerprint)
+                self._check_cluster(query, checkpoint, cluster_id)
+                self._runs.append(self._run_of(query, checkpoint, config, cluster))
+            for run in self._runs:
+                run.open()
+            for run in self._runs:
+                run.start()
+        except BaseException:
+            self.stop()
+            raise
+        self._watcher.start()
+
+    def wait(self) -> int:
+        """Until a signal, `request_stop` or a node that failed for good; then stop, and return the exit code."""
+        with self._signals():
+            while not self._stop_asked.wait(POLL):
+                self.failure = next((run.failure for run in self._runs if run.failure is not None), None)
+                if self.failure is not None:
+                    break
+            self.stop()
+        return 0 if self.failure is None else 1
+
+    def request_stop(self) -> None:
+        """Ask `wait` to stop the run. Safe in a signal's handler."""
+        self._stop_asked.set()
+
+    def stop(self) -> None:
+        """Finish the batches that are being written, and end."""
+        self._stop_asked.set()
+        if self._ended.is_set():
+            return
+        self._ended.set()
+        for run in self._runs:
+            run.request_stop()
+        for run in self._runs:
+            run.stop()
+        if self._watcher.is_alive() and current_thread() is not self._watcher:
+            self._watcher.join(PROGRESS_EVERY * 10)
+        if self._owns_spark and self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+    def process_all_available(self) -> None:
+        """Process all that the topics hold, and what comes of it, node by node down the graph. For tests."""
+        for run in self._runs:
+            run.settle()
+
+    def progress(self) -> list[NodeProgress]:
+        """Every node, in the order of the graph."""
+        return [run.progress() for run in self._runs]
+
+    def _plan(self, config: RunConfig, jars: Progress | None) -> "list[PlannedQuery]":
+        from headrace.engine.plan import plan
+        from headrace.engine.running import prepare_session
+
+        if self._spark is None:
+            self._spark = start_session(
+                self.topology.app_name,
+                home=config.home,
+                master=config.spark or LOCAL,
+                state=self._state_store,
+                partitions=config.state_partitions,
+                settings=config.spark_settings,
+                progress=jars,
+            )
+        prepare_session(self._spark)
+        return plan(self.topology, self._spark, config)
+
+    def _run_of(
+        self, planned: "PlannedQuery", checkpoint: Checkpoint, config: RunConfig, cluster: Cluster
+    ) -> "NodeRun":
+        from headrace.engine.encoding import named
+        from headrace.engine.running import NodeRun
+        from headrace.engine.sinks.topics import Sink, topic_sink
+        from headrace.engine.sinks.views import ordered_by, view_sink
+
+        node = planned.node
+        sink: Sink | None = None
+        if isinstance(node, View):
+            copies = {name: named(column) for name, column in ordered_by(node).items()}
+            planned = replace(planned, frame=planned.frame.withColumns(copies) if copies else planned.frame)
+            sink = view_sink(node, planned.output_schema, bool(planned.rejects), config, cluster, checkpoint)
+        elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
+            sink = topic_sink(node, config, cluster, checkpoint)
+        return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
+
+    def _check_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:
+        """The offsets of one cluster mean nothing on another."""
+        if not read_topics(self.topology, planned.node):
+            return
+        noted = checkpoint.note.cluster
+        if noted is not None and noted != cluster_id:
+            raise CheckpointError(
+                f"the checkpoint of {checkpoint.node!r} at {checkpoint.folder} was made with the Kafka cluster "
+                f"{noted}, and the one at {self.config.kafka_address} is {cluster_id}",
+                next_step=f"name the right cluster with --kafka, or start over with --reset {checkpoint.node}",
+            )
+        checkpoint.take_note(cluster=cluster_id)
+
+    def _watch(self) -> None:
+        """Count what passes, and ask how far the topics reach, whether or not anybody looks."""
+        topics = {topic for run in self._runs for topic in run.tracker.topics}
+        while not self._ended.is_set():
+            began = time.monotonic()
+            try:
+                ends = self._cluster.ends(topics) if self._cluster is not None else {}
+            except KafkaError:
+                ends = {}
+            for run in self._runs:
+                run.tracker.ends_are(ends)
+                try:
+                    run.progress()
+                except Exception:
+                    if not self._ended.is_set():  # Spark goes away while we ask
+                        raise
+            self._ended.wait(max(0.05, PROGRESS_EVERY - (time.monotonic() - began)))
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C finish the batch and stop. Python hands signals to the main thread alone."""
+        if current_thread() is not main_thread():
+            yield
+            return
+
+        def on_signal(_: int, __: FrameType | None) -> None:
+            self.request_stop()
+
+        before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,232 @@
+"""One node while the app runs: its query, watched, and started again as long as there is hope."""
+
+import re
+import time
+from threading import Event, Lock, Thread
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.engine.checkpoints import Checkpoint
+from headrace.engine.cluster import is_passing
+from headrace.engine.config import RunConfig
+from headrace.engine.plan import PlannedQuery
+from headrace.engine.progress import NodeProgress, NodeState, Tracker
+from headrace.engine.sinks.batch import Batch
+from headrace.engine.sinks.topics import Sink, records_of
+from headrace.errors import CheckpointError, Error, NodeFailed, PostgresAway, ViewChanged
+
+__all__ = ["NodeRun", "cause_of", "prepare_session"]
+
+POLL = 0.1
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+BATCH_LIMIT = 300.0
+"""How long a stop waits for the batch that is being written."""
+IDLE_LIMIT = 10.0
+HOPELESS = (CheckpointError, ViewChanged)
+# What Java's client says when a cluster is away; Spark hands on no more than its words.
+AWAY = re.compile(r"kafka\.common\.errors\.(\w*Timeout|Disconnect|Network|NotLeader|Coordinator|Retriable)\w*Exception")
+PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:^[ \t].*\n|^\n)*^(\S.*)$", re.MULTILINE)
+CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+
+
+class Stopping(Exception):
+    """Raised where the next batch would begin, so that a query ends between two."""
+
+
+class NodeRun:
+    """A node's query. `open` and `start` it; then it looks after itself, in a thread of its own."""
+
+    def __init__(
+        self, planned: PlannedQuery, sink: Sink | None, checkpoint: Checkpoint, config: RunConfig, topics: list[str]
+    ) -> None:
+        """Without a sink, Spark's own real-time sink writes the rows."""
+        self.node = planned.node
+        self.checkpoint = checkpoint
+        self.tracker = Tracker(self.node.name, self.node.kind, topics, checkpoint.positions())
+        self.failure: NodeFailed | None = None
+        self._planned = planned
+        self._sink = sink
+        self._config = config
+        self._state = NodeState.STARTING
+        self._errors = 0
+        self._last_error: str | None = None
+        self._failures = 0
+        self._failing_since = 0.0
+        self._committed_then: int | None = None
+        self._query: StreamingQuery | None = None
+        self._query_known = Event()
+        self._sink_error: BaseException | None = None
+        self._stopping = Event()
+        self._writing = Lock()
+        self._thread = Thread(target=self._look_after, name=f"headrace {self.node.name}", daemon=True)
+
+    def open(self) -> None:
+        """Connect to the sink. What is wrong with it, or with the checkpoint, is raised here before anything runs."""
+        if self._sink is not None:
+            self._sink.open()
+
+    def start(self) -> None:
+        self._start_query()
+        self._thread.start()
+
+    @property
+    def state(self) -> NodeState:
+        return self._state
+
+    def progress(self) -> NodeProgress:
+        if (query := self._query) is not None:
+            self.tracker.read(query)
+        return self.tracker.shown(self._state, self._errors, self._last_error)
+
+    def settle(self) -> None:
+        """Return once all that its topics held has been processed; raises if the node has failed for good."""
+        while True:
+            if self.failure is not None:
+                raise self.failure
+            if self._stopping.is_set():
+                return
+            query = self._query
+            if query is not None and self._state is NodeState.RUNNING:
+                try:
+                    query.processAllAvailable()
+                    if query.isActive:
+                        return
+                except StreamingQueryException:
+                    pass  # whoever looks after the query has noticed as well
+            time.sleep(POLL)
+
+    def request_stop(self) -> None:
+        self._stopping.set()
+
+    def stop(self) -> None:
+        """Let the batch that is being written finish, then end the query."""
+        self._stopping.set()
+        if self._sink is not None and self._writing.acquire(timeout=BATCH_LIMIT):
+            self._writing.release()
+        if (query := self._query) is not None:
+            deadline = time.monotonic() + IDLE_LIMIT
+            # Spark has yet to note that the batch is done; a next one would end at once.
+            while self._sink is not None and query.isActive and time.monotonic() < deadline:
+                if not query.status["isTriggerActive"]:
+                    break
+                time.sleep(0.02)
+            try:
+                query.stop()
+            except Exception as error:  # it did not end in time; the process will take it along
+                self._last_error = cause_of(error)
+        if self._thread.is_alive():
+            self._thread.join(IDLE_LIMIT)
+        if self._sink is not None:
+            self._sink.close()
+        if self._state is not NodeState.FAILED:
+            self._state = NodeState.STOPPED
+
+    def _start_query(self) -> None:
+        planned, session = self._planned, self._planned.frame.sparkSession
+        # A pool of its own, so that a node with much to do leaves room for the others.
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", self.node.name)
+        self._sink_error = None
+        self._query_known.clear()
+        frame = planned.frame if self._sink is not None else records_of(planned.frame)
+        writer = (
+            frame.writeStream.queryName(f"{self.node.app_name}.{self.node.name}")
+            .outputMode(planned.output_mode)
+            .option("checkpointLocation", str(self.checkpoint.spark))
+        )
+        if self._sink is not None:
+            writer = writer.foreachBatch(self._write)
+        else:
+            writer = writer.format("kafka").options(**self._config.connector_options())
+            # PySpark's own types have not heard of it.
+            interval = str(self._config.real_time_interval)
+            writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
+        self._query = writer.start()
+        self._query_known.set()
+        self._state = NodeState.RUNNING
+
+    def _write(self, frame: DataFrame, number: int) -> None:
+        """What Spark calls for every batch."""
+        self._query_known.wait()
+        assert self._sink is not None
+        assert self._query is not None
+        with self._writing:
+            if self._stopping.is_set():
+                raise Stopping
+            try:
+                self._sink.write(Batch(number, frame, self._planned, self.checkpoint, self._query))
+            except BaseException as error:
+                self._sink_error = error
+                raise
+
+    def _look_after(self) -> None:
+        while not self._stopping.wait(POLL):
+            query = self._query
+            if query is not None and query.isActive:
+                continue
+            if self._stopping.is_set():
+                return
+            error: BaseException | None = self._error_of(query)
+            while error is not None:
+                if not self._may_try_again(error):
+                    return
+                error = self._try_again()
+
+    def _error_of(self, query: StreamingQuery | None) -> BaseException:
+        ended = None if query is None else query.exception()
+        return self._sink_error or ended or RuntimeError("the query ended by itself")
+
+    def _may_try_again(self, error: BaseException) -> bool:
+        """Note a failure, and wait for the next try; False if there is none."""
+        now, committed = time.monotonic(), self.checkpoint.committed_batch()
+        if self._failures == 0 or committed != self._committed_then:
+            self._failures, self._failing_since = 0, now
+        self._committed_then = committed
+        self._failures += 1
+        self._errors += 1
+        self._last_error = cause_of(error)
+        if is_away(error):
+            gives_up = now - self._failing_since > self._config.patience.microseconds / 1e6
+        else:
+            gives_up = isinstance(error, HOPELESS) or self._failures >= self._config.attempts
+        if gives_up:
+            self.failure = NodeFailed(self.node.name, self.checkpoint.last_batch(), self._last_error)
+            self.failure.__cause__ = error
+            self._state = NodeState.FAILED
+            return False
+        self._state = NodeState.RESTARTING
+        return not self._stopping.wait(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (self._failures - 1)))
+
+    def _try_again(self) -> BaseException | None:
+        try:
+            if self._sink is not None:
+                self._sink.open()
+            self._start_query()
+        except Exception as error:
+            return error
+        return None
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether Kafka or PostgreSQL is away, so that to wait may help."""
+    return isinstance(error, PostgresAway) or is_passing(error) or AWAY.search(str(error)) is not None
+
+
+def cause_of(error: BaseException) -> str:
+    """What went wrong, in a line: an error of Python's inside Spark's, or the innermost of Java's."""
+    if isinstance(error, Error):
+        return str(error)
+    text = str(error).strip()
+    if found := PYTHON_ERROR.findall(text):
+        return str(found[-1]).strip()
+    if found := CAUSED_BY.findall(text):
+        return str(found[-1]).strip()
+    first = text.splitlines()[0] if text else ""
+    name = type(error).__name__
+    return first if isinstance(error, StreamingQueryException) else f"{name}: {first}" if first else name
+
+
+def prepare_session(spark: SparkSession) -> None:
+    """What the queries of a run need of a session, whoever made it."""
+    spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
