@@ -1,5 +1,6 @@
 """Bytes that no client would send: an answer or a closed connection, never a crash, a leak or a stall of the others."""
 
+import logging
 import random
 import socket
 import struct
@@ -7,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,12 +19,17 @@ from headrace.broker.wire.apis import APIS
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import Client
 from tests.broker.faults.harness import Running, serving
+from tests.broker.kiobridge import bodies, entity_class
 from tests.broker.rawclient import RawClient
 
 # So many bytes are refused; small, so that the test can go beyond it.
 LARGEST_FRAME = 200_000
 
-fuzzing = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzzing = settings(
+    deadline=None,
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +37,19 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder: Path = tmp_path_factory.mktemp("fuzz")
     limits = {"socket.request.max.bytes": str(LARGEST_FRAME)}
     with serving(folder, settings=limits) as running:
-        with Client(running.address) as client:
-            client.create_topic("there", 1)
-            client.produce("there", 0, encode([b"one"]))
+        set_up(running)
         yield running
+
+
+def set_up(broker: Running) -> None:
+    with Client(broker.address) as client:
+        client.create_topic("there", 1)
+        client.produce("there", 0, encode([b"one"]))
+
+
+def topics(broker: Running) -> dict[str, int]:
+    with Client(broker.address, timeout=5.0) as client:
+        return client.topics()
 
 
 def still_serves(broker: Running) -> None:
@@ -94,6 +110,75 @@ def test_sound_requests_cut_and_changed(broker: Running, data: st.DataObject) ->
     cut = bytes(changed[: data.draw(st.integers(0, len(changed)))])
     send(broker, struct.pack(">i", len(cut)) + cut)
     still_serves(broker)
+
+
+class Failures(logging.Handler):
+    """Every exception the broker had to log: a request may be refused, but never surprise it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.records.append(self.format(record))
+
+
+@st.composite
+def plausible(draw: st.DrawFn, value: Any, name: str = "") -> Any:
+    """The same body with some of its values as they are in earnest, so that it gets beyond the first check."""
+    if isinstance(value, dict):
+        return {key: draw(plausible(each, key)) for key, each in value.items()}
+    if isinstance(value, list):
+        return [draw(plausible(each, name)) for each in value]
+    if name in BOUNDED:
+        return draw(st.integers(-1, 50))
+    if isinstance(value, bool) or not draw(st.booleans()):
+        return value
+    if isinstance(value, str):
+        return draw(st.sampled_from(["there", "group", "transaction", "retention.ms", "1000", value]))
+    if isinstance(value, int):
+        return draw(st.integers(-2, 3))
+    if isinstance(value, bytes) and name == "records":
+        return encode([b"fuzz"], *draw(st.sampled_from([(-1, -1, -1), (0, 0, 0), (5, 1, 3)])))
+    return value
+
+
+# Waits that the test would sit through, and numbers of partitions it would have to make.
+BOUNDED = {
+    *("max_wait", "timeout", "session_timeout", "rebalance_timeout", "transaction_timeout"),
+    *("num_partitions", "count"),
+}
+
+
+def sound_request(broker: Running, data: st.DataObject) -> None:
+    api = data.draw(st.sampled_from(sorted(APIS.values())))
+    version = data.draw(st.integers(api.min, api.max))
+    body = data.draw(bodies(entity_class(api.key, version, "request")).flatmap(plausible))
+    failures = Failures()
+    logging.getLogger("headrace").addHandler(failures)
+    try:
+        payload = codec.request_header(api.key, version, 1, "fuzz") + codec.write_request(api.key, version, body)
+        send(broker, struct.pack(">i", len(payload)) + payload)
+        if "there" not in topics(broker):  # it was deleted, as somebody asked
+            set_up(broker)
+        assert not failures.records, f"{api.name} {version} {body}: {failures.records[0]}"
+    finally:
+        logging.getLogger("headrace").removeHandler(failures)
+
+
+@fuzzing
+@given(data=st.data())
+def test_sound_requests_of_any_content(broker: Running, data: st.DataObject) -> None:
+    sound_request(broker, data)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@settings(fuzzing, max_examples=5000)
+@given(data=st.data())
+def test_many_sound_requests_of_any_content(broker: Running, data: st.DataObject) -> None:
+    sound_request(broker, data)
 
 
 @fuzzing
