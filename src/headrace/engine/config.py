@@ -41,6 +41,9 @@ class RunConfig:
     create_inputs: bool = False
     """Whether a topic that the app only reads is made as well: on an embedded broker there is nobody else to do so."""
 
+    markers: bool = False
+    """Whether every feed with an event time is read together with its markers, by which tests move its watermark."""
+
     max_records_per_batch: int = 500_000
     """Of one source: bounds what a batch holds after downtime."""
     state_partitions: int = 2

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from headrace.engine.config import RunConfig
 from headrace.engine.encoding import HEADERS
+from headrace.engine.markers import marker_topic, with_markers, without_markers
 from headrace.engine.marks import marked_key
 from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
 from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema
@@ -65,9 +66,15 @@ def read(
     if counted:
         parsed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
     usable = parsed.filter(~F.col(REJECTED)).select(*rows(shape))
+    time = None if shape.time is None else shape.time.column
+    if config.markers and time is not None:
+        options = _topic_options(reading, config) | {"subscribe": marker_topic(feed), "startingOffsets": "earliest"}
+        usable = with_markers(spark, usable, time, options)
     marked = usable.select(*(marked_key(name, shape.key) for name in usable.columns))
-    if shape.time is not None:
-        marked = marked.withWatermark(shape.time.column, str(reading.lateness))
+    if time is not None:
+        marked = marked.withWatermark(time, str(reading.lateness))
+        if config.markers:
+            marked = without_markers(marked, time)
     return marked, rejects
 
 
