@@ -99,7 +99,10 @@ class Store:
             for change in changes:
                 connection.execute("SAVEPOINT change")
                 try:
-                    change.result = change.run(connection)
+                    result = change.run(connection)
+                    # A cursor that ends its life on another thread resets a statement that is in use on this one.
+                    change.result = None if isinstance(result, sqlite3.Cursor) else result
+                    del result
                 except sqlite3.OperationalError:
                     raise
                 except Exception as error:  # a defect or a refusal of this change alone

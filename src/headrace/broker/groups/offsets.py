@@ -136,29 +136,29 @@ class Offsets:
         stamped = self._stamp(entries, retention_ms)
         rows = [(group_id, *key, *offset) for key, offset in stamped]
 
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany(_PUT_ROW, rows)
+
         def apply() -> None:
             for key, offset in stamped:
                 self._put(self._committed, group_id, key, offset)
 
-        await self._write(group_id, lambda connection: connection.executemany(_PUT_ROW, rows), apply)
+        await self._write(group_id, write, apply)
 
     async def stage(self, group_id: str, producer_id: int, entries: Sequence[OffsetEntry]) -> None:
         """Durable, but invisible until the producer's transaction is committed."""
         stamped = self._stamp(entries, None)
         rows = [(producer_id, group_id, *key, *offset) for key, offset in stamped]
 
+        def write(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR REPLACE INTO pending_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
         def apply() -> None:
             groups = self._pending.setdefault(producer_id, {})
             for key, offset in stamped:
                 self._put(groups, group_id, key, offset)
 
-        await self._write(
-            group_id,
-            lambda connection: connection.executemany(
-                "INSERT OR REPLACE INTO pending_offsets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
-            ),
-            apply,
-        )
+        await self._write(group_id, write, apply)
 
     def settle(self, producer_id: int, commit: bool) -> Settlement:
         """The end of a transaction: what it staged becomes visible, or is forgotten."""
@@ -315,12 +315,12 @@ class Offsets:
             offsets[key] = offset
 
     async def _write(
-        self, group_id: str, change: Callable[[sqlite3.Connection], object], apply: Callable[[], None]
+        self, group_id: str, change: Callable[[sqlite3.Connection], None], apply: Callable[[], None]
     ) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._last_write[group_id] = done
 
-        def written(write: asyncio.Future[object]) -> None:
+        def written(write: asyncio.Future[None]) -> None:
             if write.exception() is None:
                 apply()
             if self._last_write.get(group_id) is done:
