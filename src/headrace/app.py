@@ -1,31 +1,94 @@
 """The app as its users have it: what `topology` declares, and the clients that send to it and read from it."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from headrace import topology
 from headrace.engine.config import RunConfig
+from headrace.errors import ServiceError, Unreachable
 from headrace.topology import Feed
+from headrace.topology.app import Function
+from headrace.topology.declaring import KeyLike
 from headrace.topology.schema import SchemaLike
 
 if TYPE_CHECKING:
-    from headrace.clients import Consumer, Producer, Record
+    from headrace.clients import Consumer, Producer, Receipt, Record
+    from headrace.tables import ViewReader
 
-__all__ = ["App"]
+__all__ = ["App", "View"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class View(topology.View):
+    """A function whose rows become a PostgreSQL table, `app.name`, up to date by key, and read here."""
+
+    def get(
+        self,
+        key: Any,
+        *,
+        after: "Receipt | Sequence[Receipt] | None" = None,
+        timeout: float = 30.0,
+        postgres: str | None = None,
+    ) -> dict[str, Any] | None:
+        """The row of a key, or None. A key of several columns is a tuple, or a mapping by column.
+
+        With `after`, it waits until the view has seen what was sent: so one reads one's own writes. NotCovered is
+        raised if that takes longer than the timeout.
+        """
+        reader = self.reader(postgres=postgres)
+        try:
+            return reader.get(key, after=after, timeout=timeout)
+        finally:
+            reader.close()
+
+    def rows(
+        self,
+        where: str | Mapping[str, Any] | None = None,
+        parameters: Sequence[Any] = (),
+        *,
+        postgres: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """Rows as dicts: all, those equal to a mapping, or those of a condition in SQL with `%s` in it."""
+        reader = self.reader(postgres=postgres)
+        try:
+            return reader.rows(where, parameters)
+        finally:
+            reader.close()
+
+    def reader(self, *, postgres: str | None = None) -> "ViewReader":
+        """What reads the view again and again over one connection; a thread needs its own."""
+        from headrace.tables import ViewReader
+
+        return ViewReader(_postgres_dsn(postgres), self.app_name, self.name, self.key)
 
 
 class App(topology.App):
     """A pipeline: topics and files that feed it, and functions that make streams and views of them.
 
     Its clients find Kafka where `headrace run` does: at `kafka`, else at HEADRACE_KAFKA, else where headrace.toml
-    says, else in the embedded broker of the home folder, if that is up.
+    says, else in the embedded broker of the home folder, if that is up. So do views with PostgreSQL.
     """
+
+    view_type: ClassVar[type[topology.View]] = View
+
+    if TYPE_CHECKING:
+
+        @overload
+        def view(self, function: Function, /) -> View: ...
+
+        @overload
+        def view(
+            self, *, key: KeyLike = None, order_by: KeyLike = None, guarantee: str = "exactly-once"
+        ) -> Callable[[Function], View]: ...
+
+        def view(self, *_: Any, **__: Any) -> Any: ...
 
     def producer(self, *, kafka: str | None = None) -> "Producer":
         """A producer of rows for this app's topics; send inside `with app.producer() as producer:`."""
         from headrace.clients import Producer
 
-        return Producer(self, _config(kafka).client_settings())
+        return Producer(self, _kafka_settings(kafka))
 
     def consumer(
         self,
@@ -46,7 +109,7 @@ class App(topology.App):
         """
         from headrace.clients import Consumer
 
-        settings = _config(kafka).client_settings()
+        settings = _kafka_settings(kafka)
         return Consumer(self, topic, group, settings, schema=schema, start=start, on_rejected=on_rejected)
 
     def read(
@@ -55,8 +118,34 @@ class App(topology.App):
         """All records that are in a topic now, partition by partition; then it ends. Nothing is committed."""
         from headrace.clients import read_to_end
 
-        return read_to_end(self, topic, _config(kafka).client_settings(), schema)
+        return read_to_end(self, topic, _kafka_settings(kafka), schema)
 
 
-def _config(kafka: str | None) -> RunConfig:
-    return RunConfig.load({"kafka": kafka})
+def _kafka_settings(kafka: str | None) -> dict[str, Any]:
+    config = RunConfig.load({"kafka": kafka})
+    if config.kafka is None:
+        from headrace.services import Services
+
+        embedded = Services(config.home).addresses().kafka
+        if embedded is None:
+            raise Unreachable(
+                f"no Kafka was named, and the embedded broker of {config.home} is not up",
+                next_step="start it with: headrace up; or name another with kafka=, HEADRACE_KAFKA or headrace.toml",
+            )
+        config = replace(config, kafka=embedded)
+    return config.client_settings()
+
+
+def _postgres_dsn(postgres: str | None) -> str:
+    config = RunConfig.load({"postgres": postgres})
+    if config.postgres is not None:
+        return config.postgres
+    from headrace.services import Services
+
+    embedded = Services(config.home).addresses().postgres
+    if embedded is None:
+        raise ServiceError(
+            f"no PostgreSQL was named, and the embedded one of {config.home} is not up",
+            next_step="start it with: headrace up; or name another with postgres=, HEADRACE_POSTGRES or headrace.toml",
+        )
+    return embedded

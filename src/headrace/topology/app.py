@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
 from headrace.errors import Problem, TopologyError
 from headrace.topology.choices import Format, Guarantee, Latency, StateStore
@@ -27,6 +27,8 @@ NO_LATENESS = Duration(0)
 
 class App:
     """A pipeline: topics and files that feed it, and functions that make streams and views of them."""
+
+    view_type: ClassVar[type[View]] = View
 
     def __init__(self, name: str, *, prefix: str = "", state: str = "rocksdb") -> None:
         self.name = name
@@ -242,7 +244,7 @@ class App:
                 declaration.problem("a view needs a key", 'say which columns tell its rows apart: key="id"')
             return self._add(
                 declaration,
-                View(
+                self.view_type(
                     app_name=self.name,
                     name=name,
                     place=declaration.place,
