@@ -17,7 +17,7 @@ from headrace.engine.progress import NodeProgress
 from headrace.engine.session import LOCAL, start_session
 from headrace.engine.topics import ensure_inputs, ensure_outputs, read_topics
 from headrace.errors import CheckpointError, KafkaError, NodeFailed
-from headrace.topology import App, Latency, StateStore, Stream, Topology, View
+from headrace.topology import App, Latency, Schema, StateStore, Stream, Topology, View
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,10 +105,19 @@ class Runner:
             self._spark.stop()
             self._spark = None
 
-    def process_all_available(self) -> None:
-        """Process all that the topics hold, and what comes of it, node by node down the graph. For tests."""
+    def process_all_available(self, node: str | None = None) -> None:
+        """Process all that the topics hold, and what comes of it, node by node down the graph; or at one node alone."""
         for run in self._runs:
-            run.settle()
+            if node in (None, run.node.name):
+                run.settle()
+
+    def output_schemas(self) -> dict[str, Schema]:
+        """What the rows of a node have, by the name of the node or channel, as Spark analysed it."""
+        return {
+            f"{run.node.name}.{channel}" if channel else run.node.name: schema
+            for run in self._runs
+            for channel, schema in run.output_schemas.items()
+        }
 
     def progress(self) -> list[NodeProgress]:
         """Every node, in the order of the graph."""

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Mapping
 from threading import Event, Lock, Thread
 
 from pyspark.errors import StreamingQueryException
@@ -16,6 +17,7 @@ from headrace.engine.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.topics import Sink, records_of
 from headrace.errors import CheckpointError, Error, NodeFailed, PostgresAway, ViewChanged
+from headrace.topology import Schema
 
 __all__ = ["NodeRun", "cause_of", "prepare_session"]
 
@@ -70,6 +72,10 @@ class NodeRun:
     def start(self) -> None:
         self._start_query()
         self._thread.start()
+
+    @property
+    def output_schemas(self) -> Mapping[str, Schema]:
+        return self._planned.output_schemas
 
     @property
     def state(self) -> NodeState:
