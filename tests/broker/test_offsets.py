@@ -206,3 +206,10 @@ async def test_a_plain_commit_made_after_staging_outlives_the_transaction(house:
     for _ in range(2):
         assert {key.partition: found.offset for key, found in house.offsets.of_group("g").items()} == {0: 6, 1: 5}
         await house.restart()
+
+
+@run
+async def test_no_cursor_leaves_the_stores_thread(house: House) -> None:
+    """One that ended its life on the loop reset a statement that the store was just running."""
+    assert await house.store.write(lambda connection: connection.execute("SELECT 1")) is None
+    assert await house.store.write(lambda connection: connection.execute("SELECT 1").fetchone()) == (1,)
