@@ -1,5 +1,6 @@
 """What Spark's analyser knows of a streaming plan before it runs: output modes, state, real-time fitness."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +33,9 @@ NOT_IN_REAL_TIME = {
     "Repartition": "repartition",
     "RebalancePartitions": "repartition",
 }
+# What Spark makes of a time window in an analysed plan: a function of its own, and lengths in microseconds.
+WINDOWING = "precisetimestampconversion"
+SPAN = re.compile(r"\b\d+L|INTERVAL '[^']*'|CAST\([^()]* AS INTERVAL\)")
 PYTHON_NODES = ("Pandas", "Arrow", "Python", "PySpark")
 
 
@@ -104,7 +108,18 @@ def _complaint(frame: DataFrame, mode: str, check: str) -> str | None:
 def _described(node: Any) -> str:
     kind = node.getClass().getSimpleName()
     expressions = [expression.sql() for expression in _items(node.expressions())]
-    return f"{kind}: {', '.join(expressions)}"
+    return f"{kind}: {', '.join([*expressions, *_spans_below(node)])}"
+
+
+def _spans_below(node: Any) -> list[str]:
+    """The lengths of the time windows that the rows below a stateful operator were put in."""
+    spans: dict[str, None] = {}
+    for below in _walk(node):
+        for expression in _items(below.expressions()):
+            text = expression.sql()
+            if WINDOWING in text:
+                spans |= dict.fromkeys(SPAN.findall(text))
+    return [span for span in spans if span != "0L"]
 
 
 def _walk(node: Any) -> Iterator[Any]:

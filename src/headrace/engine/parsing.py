@@ -5,7 +5,8 @@ All of it are expressions of Spark's, so that no row visits Python on its way in
 `from_json` alone lets trailing text, empty values, broken UTF-8 and rounded decimals pass. So a value is read as
 the first of two elements of an array inside an object: text after the value then breaks the array, and the
 column for corrupt records, which Spark fills for objects alone, tells of every field that does not fit.
-Decimals are read with all the digits there is room for, and must be the same with those the schema has.
+Decimals are read with six more digits than the schema has, and must be the same without them: what is lost is
+told, and the noise of binary fractions (0.30000000000000004) is not mistaken for it.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ __all__ = ["REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
 JSON_OPTIONS = {"columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
 BEFORE, AFTER = '{"rows":[', ",{}]}"
 ROW, REJECTED = "_row", "_rejected"
+MORE_DIGITS = 6
 
 RECORD_COLUMNS = {
     "_key": "key",
@@ -231,10 +233,11 @@ def _wrapped(text: Column, rows_type: str) -> Column:
 
 
 def _widened(type_: DataType) -> DataType:
-    """The type with every decimal as exact as it can be, for as many digits before the point."""
+    """The type with more digits after the point of every decimal, and as many before it."""
     match type_:
         case Decimal(precision, scale):
-            return Decimal(MAX_PRECISION, MAX_PRECISION - (precision - scale))
+            more = min(MORE_DIGITS, MAX_PRECISION - precision)
+            return Decimal(precision + more, scale + more)
         case Array(element):
             return Array(_widened(element))
         case Map(key, value):

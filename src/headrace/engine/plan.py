@@ -168,10 +168,8 @@ class _Planner:
         frames: dict[Feed, DataFrame] = {}
         beside: list[DataFrame] = []
         for feed, reading in readings.items():
-            writes = feed in rejected
-            rejects_to = f"{feed.topic_name}.rejected" if writes and real_time else None
-            counted = writes and not real_time
-            frames[feed], rejects = read(self.spark, reading, self.config, node.name, rejects_to, counted)
+            rejects_to = f"{feed.topic_name}.rejected" if real_time and feed in rejected else None
+            frames[feed], rejects = read(self.spark, reading, self.config, node.name, rejects_to)
             if rejects is not None:
                 beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
         with uses_of_windows() as windows:

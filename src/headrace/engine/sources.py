@@ -43,12 +43,11 @@ class Reading:
 
 
 def read(
-    spark: SparkSession, reading: Reading, config: RunConfig, query: str, rejects_to: str | None, counted: bool
+    spark: SparkSession, reading: Reading, config: RunConfig, query: str, rejects_to: str | None
 ) -> tuple[DataFrame, DataFrame | None]:
-    """The usable rows of a feed, and the others as records for a topic, if one is named.
+    """The usable rows of a feed, and the others as records for a topic, if one is named: that reads it twice.
 
-    Where the others are `counted`, the rows carry their number among the observed metrics of a batch: to take
-    both ways would read the feed twice.
+    Either way the rows carry the number of the others among the observed metrics of a batch.
     """
     feed, shape = reading.feed, reading.shape
     if isinstance(feed, Rate):
@@ -63,9 +62,9 @@ def read(
             return raw.select(*_rejects_columns()), None
     parsed = parse(raw, shape)
     rejects = None if rejects_to is None else _reject_records(parsed, reading, rejects_to, _PLACE)
-    if counted:
-        parsed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
-    usable = parsed.filter(~F.col(REJECTED)).select(*rows(shape))
+    # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
+    observed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
+    usable = observed.filter(~F.col(REJECTED)).select(*rows(shape))
     time = None if shape.time is None else shape.time.column
     if config.markers and time is not None:
         options = _topic_options(reading, config) | {"subscribe": marker_topic(feed), "startingOffsets": "earliest"}
