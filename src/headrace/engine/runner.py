@@ -102,7 +102,10 @@ class Runner:
         if self._watcher.is_alive() and current_thread() is not self._watcher:
             self._watcher.join(PROGRESS_EVERY * 10)
         if self._owns_spark and self._spark is not None:
-            self._spark.stop()
+            try:
+                self._spark.stop()
+            except Exception:
+                pass  # its process has ended already
             self._spark = None
 
     def process_all_available(self, node: str | None = None) -> None:
@@ -185,8 +188,7 @@ class Runner:
                 try:
                     run.progress()
                 except Exception:
-                    if not self._ended.is_set():  # Spark goes away while we ask
-                        raise
+                    pass  # Spark has gone, or is going: the run itself notices
             self._ended.wait(max(0.05, PROGRESS_EVERY - (time.monotonic() - began)))
 
     @contextmanager

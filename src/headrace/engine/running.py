@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from threading import Event, Lock, Thread
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -16,7 +17,7 @@ from headrace.engine.plan import PlannedQuery
 from headrace.engine.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.topics import Sink, records_of
-from headrace.errors import CheckpointError, Error, NodeFailed, PostgresAway, ViewChanged
+from headrace.errors import EngineError, Error, NodeFailed, PostgresAway, ViewChanged
 from headrace.topology import Schema
 
 __all__ = ["NodeRun", "cause_of", "prepare_session"]
@@ -26,7 +27,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 BATCH_LIMIT = 300.0
 """How long a stop waits for the batch that is being written."""
 IDLE_LIMIT = 10.0
-HOPELESS = (CheckpointError, ViewChanged)
+# A session cannot be made anew under the queries of others, nor a checkpoint that does not fit.
+HOPELESS = (EngineError, ViewChanged)
 # What Java's client says when a cluster is away; Spark hands on no more than its words.
 AWAY = re.compile(r"kafka\.common\.errors\.(\w*Timeout|Disconnect|Network|NotLeader|Coordinator|Retriable)\w*Exception")
 PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:^[ \t].*\n|^\n)*^(\S.*)$", re.MULTILINE)
@@ -99,8 +101,8 @@ class NodeRun:
                     query.processAllAvailable()
                     if query.isActive:
                         return
-                except StreamingQueryException:
-                    pass  # whoever looks after the query has noticed as well
+                except (StreamingQueryException, Py4JError, OSError):
+                    pass  # whoever looks after the query notices as well
             time.sleep(POLL)
 
     def request_stop(self) -> None:
@@ -112,15 +114,9 @@ class NodeRun:
         if self._sink is not None and self._writing.acquire(timeout=BATCH_LIMIT):
             self._writing.release()
         if (query := self._query) is not None:
-            deadline = time.monotonic() + IDLE_LIMIT
-            # Spark has yet to note that the batch is done; a next one would end at once.
-            while self._sink is not None and query.isActive and time.monotonic() < deadline:
-                if not query.status["isTriggerActive"]:
-                    break
-                time.sleep(0.02)
             try:
-                query.stop()
-            except Exception as error:  # it did not end in time; the process will take it along
+                self._end(query)
+            except Exception as error:  # it did not end in time, or Spark has gone: the process takes it along
                 self._last_error = cause_of(error)
         if self._thread.is_alive():
             self._thread.join(IDLE_LIMIT)
@@ -128,6 +124,15 @@ class NodeRun:
             self._sink.close()
         if self._state is not NodeState.FAILED:
             self._state = NodeState.STOPPED
+
+    def _end(self, query: StreamingQuery) -> None:
+        deadline = time.monotonic() + IDLE_LIMIT
+        # Spark has yet to note that the batch is done; a next one would end at once.
+        while self._sink is not None and query.isActive and time.monotonic() < deadline:
+            if not query.status["isTriggerActive"]:
+                break
+            time.sleep(0.02)
+        query.stop()
 
     def _start_query(self) -> None:
         planned, session = self._planned, self._planned.frame.sparkSession
@@ -168,19 +173,23 @@ class NodeRun:
 
     def _look_after(self) -> None:
         while not self._stopping.wait(POLL):
-            query = self._query
-            if query is not None and query.isActive:
-                continue
-            if self._stopping.is_set():
-                return
-            error: BaseException | None = self._error_of(query)
-            while error is not None:
+            error = self._error()
+            while error is not None and not self._stopping.is_set():
                 if not self._may_try_again(error):
                     return
                 error = self._try_again()
 
-    def _error_of(self, query: StreamingQuery | None) -> BaseException:
-        ended = None if query is None else query.exception()
+    def _error(self) -> BaseException | None:
+        """Why the query ended; None while it runs."""
+        query = self._query
+        try:
+            if query is not None and query.isActive:
+                return None
+            ended = None if query is None else query.exception()
+        except (Py4JError, OSError) as error:
+            gone = EngineError("the Java process of Spark has ended", next_step="start the app again")
+            gone.__cause__ = error
+            return gone
         return self._sink_error or ended or RuntimeError("the query ended by itself")
 
     def _may_try_again(self, error: BaseException) -> bool:

@@ -49,6 +49,7 @@ class LedgeredWriter:
         self._checkpoint = checkpoint
         self._ledger = TopicLedger(config, cluster, node.app_name, node.name)
         self._producer: TransactionalProducer | None = None
+        self._query_id = ""
         self._last = BEGUN
 
     @property
@@ -57,6 +58,7 @@ class LedgeredWriter:
 
     def open(self) -> None:
         self.close()
+        self._query_id = self._checkpoint.query_id
         self._ledger.prepare()
         self._producer = TransactionalProducer(self._config, self._id)
         entry = self._ledger.agreed(self._checkpoint)
@@ -88,7 +90,7 @@ class LedgeredWriter:
 
     def _enter(self, batch: int) -> None:
         assert self._producer is not None
-        self._producer.send_record(*self._ledger.record(Entry(self._checkpoint.query_id, batch)))
+        self._producer.send_record(*self._ledger.record(Entry(self._query_id, batch)))
 
 
 class ExactlyOnceTopics:
