@@ -1,0 +1,235 @@
+"""A harness runs an app for a test: rows are processed when the test says so, and time is what they say it is."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Producer as Client
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.clients import Producer, Receipt, Record, read_to_end
+from headrace.engine.config import RunConfig
+from headrace.engine.markers import marker_topic
+from headrace.engine.progress import NodeProgress
+from headrace.engine.runner import Runner
+from headrace.engine.session import STATE_STORES
+from headrace.errors import InputError
+from headrace.tables import ViewReader
+from headrace.testing.environment import Environment
+from headrace.topology import App, Channel, Feed, Node, Rate, Step, Stream, Topic, View, node_of
+from headrace.topology.nearest import did_you_mean
+
+__all__ = ["Harness"]
+
+LIMIT = 30.0
+REJECTED = "rejected"
+
+
+class Harness:
+    """Runs an app on real Spark, a real broker and, if it has views, a real PostgreSQL, from empty topics.
+
+    Queries go on running between the steps of a test. A node that fails is not started again: the next step raises
+    NodeFailed. Without an environment it starts one of its own, which takes some ten seconds; share one between
+    harnesses, or let pytest's fixture `headrace_harness` do it.
+    """
+
+    def __init__(self, app: App, *, environment: Environment | None = None, partitions: int = 1) -> None:
+        """`partitions` is the number of partitions of each topic: with one, rows come out in the order they went in."""
+        self.app = app
+        self.topology = app.topology()
+        self._partitions = partitions
+        self._stack = ExitStack()
+        self._environment = self._stack.enter_context(Environment()) if environment is None else environment
+        self._home = self._environment.new_folder(app.name)
+        self._runner: Runner | None = None
+        self._marked = self._feeds_with_markers()
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def send(
+        self, topic: Topic | str, *rows: Any, headers: Mapping[str, bytes | str | None] | None = None
+    ) -> list[Receipt]:
+        """Send rows, each alone or in a list; returns once they are acknowledged, before they are processed.
+
+        Bytes are sent as they are, so that a test can send what no typed producer would.
+        """
+        flat = [row for given in rows for row in (_rows(given))]
+        sent = [
+            self._producer.send_raw(topic, row, headers=headers)
+            if isinstance(row, bytes) and not _takes_bytes(topic)
+            else self._producer.send(topic, row, headers=headers)
+            for row in flat
+        ]
+        return [future.result(LIMIT) for future in sent]
+
+    def settle(self) -> None:
+        """Process all that was sent and all that comes of it, in the order of the graph."""
+        self._running.process_all_available()
+
+    def advance(self, time: datetime | str) -> None:
+        """Settle, then move the watermark of every node to this time, as a later event would: windows that end by then
+        close, and rows from before it are late from now on. Nothing of it is seen in any output."""
+        moment = _moment(time)
+        self.settle()
+        moved: set[Feed] = set()
+        for query in self.topology.queries:
+            for feed in self.topology.feeds(query):
+                if feed in self._marked and feed not in moved:
+                    moved.add(feed)
+                    # The watermark trails the newest event by the lateness.
+                    lateness = timedelta(microseconds=self.topology.lateness(node_of(feed)).microseconds)
+                    self._marker.produce(marker_topic(feed), (moment + lateness).isoformat())
+            self._marker.flush(LIMIT)
+            self._running.process_all_available(query.name)
+
+    def rows(self, node: Node | Channel | str) -> list[dict[str, Any]]:
+        """What is in a node's topic or view now, as dicts; of a topic in the order of writing, of a view by its key."""
+        feed = self._feed(node)
+        if isinstance(feed, View):
+            found = ViewReader(self._postgres(), feed.app_name, feed.name, feed.key)
+            try:
+                return sorted(found.rows(), key=lambda row: tuple((row[name] is None, row[name]) for name in feed.key))
+            finally:
+                found.close()
+        return [record.row for record in self.records(feed)]
+
+    def records(self, node: Node | Channel | str) -> list[Record]:
+        """What is in a node's topic now, with keys, headers and offsets."""
+        feed = self._feed(node)
+        if isinstance(feed, View):
+            raise InputError(f"the view {feed} is a table, not a topic", next_step="ask for its rows()")
+        if isinstance(feed, Channel) and feed.name == REJECTED and feed.topic_name not in self._topics():
+            return []
+        schema = self._running.output_schemas().get(str(feed))
+        return list(read_to_end(self.app, feed, self._settings, schema))
+
+    def progress(self, node: Node | str) -> NodeProgress:
+        """How a node is doing: rows read, late and rejected ones, watermark, state."""
+        found = {progress.node: progress for progress in self._running.progress()}
+        name = str(node)
+        if name not in found:
+            raise InputError(f"no query is named {name!r}", next_step=did_you_mean(name, found))
+        return found[name]
+
+    def restart(self) -> None:
+        """Stop all queries and start them again from their checkpoints, as after a new deployment."""
+        self._running.stop()
+        self._run()
+
+    def close(self) -> None:
+        """Stop the queries, and the environment if it is the harness's own."""
+        if self._runner is not None:
+            self._runner.stop()
+            self._runner = None
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _running(self) -> Runner:
+        if self._runner is None:
+            raise InputError("the harness is closed", next_step="use it inside its `with` block, or inside its test")
+        return self._runner
+
+    def _start(self) -> None:
+        has_views = any(isinstance(query, View) for query in self.topology.queries)
+        addresses = self._environment.addresses(postgres=has_views)
+        self._config = RunConfig(
+            home=self._home,
+            kafka=addresses.kafka,
+            postgres=addresses.postgres if has_views else None,
+            topic_settings={"partitions": str(self._partitions)},
+            create_inputs=True,
+            markers=True,
+            state_partitions=1,
+            attempts=1,
+        )
+        self._settings = self._config.client_settings()
+        self._admin = AdminClient(self._settings)
+        self._empty_topics()
+        self._spark = self._environment.spark.newSession()
+        self._spark.conf.set("spark.sql.shuffle.partitions", "1")
+        self._spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[self.app.state])
+        runner = Runner(self.app, self._config, self._spark)
+        for query in self.topology.queries:
+            # Whatever an earlier harness of this app left in ledgers and views is not ours.
+            runner.checkpoints.reset(query.name)
+        self._run()
+        self._producer = self._stack.enter_context(Producer(self.app, self._settings))
+        self._marker = Client(self._settings)
+        self._stack.callback(self._marker.flush, LIMIT)
+
+    def _run(self) -> None:
+        self._runner = Runner(self.app, self._config, self._spark)
+        self._runner.start()
+
+    def _feeds_with_markers(self) -> set[Feed]:
+        read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
+        return {feed for feed in read if not isinstance(feed, Rate) and not _is_rejects(feed)}
+
+    def _empty_topics(self) -> None:
+        """Delete what an earlier harness of this app left, and make the markers' topics."""
+        markers = [marker_topic(feed) for feed in self._marked]
+        own = {node.topic_name for node in self.topology.nodes.values() if node.topic_name}
+        old = [name for name in self._topics() if name in own or any(name.startswith(f"{topic}.") for topic in own)]
+        if old:
+            for future in self._admin.delete_topics(old).values():
+                future.result(LIMIT)
+        if markers:
+            for future in self._admin.create_topics([NewTopic(name, 1) for name in markers]).values():
+                future.result(LIMIT)
+
+    def _topics(self) -> list[str]:
+        return list(self._admin.list_topics(timeout=LIMIT).topics)
+
+    def _feed(self, node: Node | Channel | str) -> Feed:
+        if not isinstance(node, str):
+            feed: Feed = node
+        else:
+            name, _, channel = node.partition(".")
+            if name not in self.topology.nodes:
+                raise InputError(f"the app has no node {name!r}", next_step=did_you_mean(name, self.topology.nodes))
+            found = self.topology.nodes[name]
+            feed = Channel(found, channel, found.place) if channel else found
+        if isinstance(feed, Step | Rate):
+            raise InputError(f"the {feed.kind} {feed} is neither a topic nor a view, so that nothing of it can be read")
+        if isinstance(feed, Stream) and feed.channels:
+            raise InputError(f"the rows of {feed} are in its channels", next_step=f"ask for {feed}.{feed.channels[0]}")
+        return feed
+
+    def _postgres(self) -> str:
+        return self._config.postgres_dsn
+
+
+def _rows(given: Any) -> Iterable[Any]:
+    """One row, or several."""
+    is_one = isinstance(given, Mapping | str | bytes) or not isinstance(given, Iterable)
+    return [given] if is_one or hasattr(given, "model_fields") else given
+
+
+def _takes_bytes(topic: Topic | str) -> bool:
+    return isinstance(topic, Topic) and topic.format.value == "bytes"
+
+
+def _is_rejects(feed: Feed) -> bool:
+    return isinstance(feed, Channel) and feed.name == REJECTED
+
+
+def _moment(time: datetime | str) -> datetime:
+    moment = datetime.fromisoformat(time) if isinstance(time, str) else time
+    if moment.tzinfo is None:
+        raise InputError(
+            f"the time {moment.isoformat()} has no time zone", next_step="add tzinfo=UTC, or a Z at the end"
+        )
+    return moment.astimezone(UTC)

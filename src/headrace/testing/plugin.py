@@ -1,0 +1,37 @@
+"""Fixtures for pytest, there as soon as Headrace is installed. They start nothing until a test asks for them."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from headrace.testing import Environment, Harness
+    from headrace.topology import App
+
+__all__ = ["headrace_environment", "headrace_harness"]
+
+
+@pytest.fixture(scope="session")
+def headrace_environment(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Environment]":
+    """Spark, a broker and PostgreSQL for all tests of the session, each started when it is first needed."""
+    from headrace.testing import Environment
+
+    with Environment(tmp_path_factory.mktemp("headrace")) as environment:
+        yield environment
+
+
+@pytest.fixture
+def headrace_harness(headrace_environment: "Environment") -> "Iterator[Callable[..., Harness]]":
+    """Makes harnesses: `harness = headrace_harness(app)`. They end with the test."""
+    from headrace.testing import Harness
+
+    made: list[Harness] = []
+
+    def make(app: "App", *, partitions: int = 1) -> Harness:
+        made.append(Harness(app, environment=headrace_environment, partitions=partitions))
+        return made[-1]
+
+    yield make
+    for harness in made:
+        harness.close()

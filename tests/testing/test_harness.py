@@ -1,0 +1,172 @@
+"""The harness: rows are processed step by step, time moves when it is told to, and leaves no trace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.testing import Harness
+
+pytestmark = pytest.mark.timeout(300)  # the first of them starts Spark, a broker and PostgreSQL
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+MakeHarness = Callable[..., Harness]
+
+app = hr.App("fraud")
+payments = app.topic(
+    "payments",
+    "id STRING, card STRING, amount DECIMAL(12,2), at TIMESTAMP",
+    key="card",
+    event_time="at",
+    lateness="1 minute",
+)
+
+
+@app.stream(key="card")
+def large(payments: Any) -> Any:
+    return payments.where("amount > 100")
+
+
+@app.stream(key="card")
+def minutes(payments: Any) -> Any:
+    return hr.windowed(payments, hr.tumbling("1 minute")).agg(n=hr.count(), total=hr.sum("amount"))
+
+
+@app.stream(key="card")
+def hours(minutes: Any) -> Any:
+    return hr.windowed(minutes, hr.tumbling("1 hour")).agg(n=hr.sum("n"))
+
+
+@app.view(key=["card", "window_start"])
+def spend(payments: Any) -> Any:
+    return hr.windowed(payments, hr.tumbling("1 hour")).agg(total=hr.sum("amount"))
+
+
+def payment(id: str, amount: str, after: float = 0, card: str = "a") -> dict[str, Any]:
+    return {"id": id, "card": card, "amount": Decimal(amount), "at": NOON + timedelta(seconds=after)}
+
+
+def minute(number: int, n: int, total: str) -> dict[str, Any]:
+    start = NOON + timedelta(minutes=number)
+    return {
+        "card": "a",
+        "window_start": start,
+        "window_end": start + timedelta(minutes=1),
+        "n": n,
+        "total": Decimal(total),
+    }
+
+
+def test_rows_go_through_the_graph_and_time_moves_when_told(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app)
+    receipts = harness.send(payments, payment("1", "150"), [payment("2", "20", 10), payment("3", "300", 70)])
+    assert [receipt.offset for receipt in receipts] == [0, 1, 2]
+    harness.settle()
+    assert harness.rows(large) == [payment("1", "150"), payment("3", "300", 70)]
+    assert harness.rows(minutes) == []
+    assert harness.rows(spend) == [{"card": "a", "window_start": NOON, **totals("470")}]
+
+    harness.advance(NOON + timedelta(minutes=1))
+    assert harness.rows(minutes) == [minute(0, 2, "170")]
+    assert harness.rows("hours") == []
+
+    harness.send(payments, payment("4", "1", 59))  # its window has closed
+    harness.send(payments, payment("5", "2", 60))
+    harness.advance(NOON + timedelta(minutes=59))
+    assert harness.rows(minutes) == [minute(0, 2, "170"), minute(1, 2, "302")]
+    assert harness.rows(hours) == []
+    harness.advance("2026-01-31T13:00:00Z")
+    assert [(row["window_start"], row["n"]) for row in harness.rows(hours)] == [(NOON, 4)]
+    # The markers were seen by the watermark alone.
+    assert len(harness.records(payments)) == 5
+    assert harness.rows(payments.rejected) == []
+    assert harness.progress(minutes).rejected == 0
+    assert harness.progress(hours).watermark == NOON + timedelta(hours=1)
+
+
+def totals(total: str) -> dict[str, Any]:
+    return {"window_end": NOON + timedelta(hours=1), "total": Decimal(total)}
+
+
+def test_each_harness_starts_from_nothing(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app)
+    harness.settle()
+    for node in (payments, large, minutes, hours, spend):
+        assert harness.rows(node) == []
+    harness.send("payments", payment("1", "101"))
+    harness.settle()
+    assert [row["id"] for row in harness.rows("large")] == ["1"]
+
+
+def test_a_restart_goes_on_from_the_checkpoints(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app)
+    harness.send(payments, payment("1", "150"))
+    harness.settle()
+    harness.restart()
+    harness.send(payments, payment("2", "160", 1))
+    harness.advance(NOON + timedelta(minutes=1))
+    assert [row["id"] for row in harness.rows(large)] == ["1", "2"]
+    assert harness.rows(minutes) == [minute(0, 2, "310")]
+
+
+def test_what_cannot_be_used_is_seen_with_its_reason(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app)
+    harness.send(payments, b'{"id": "1"', payment("2", "150"))
+    harness.settle()
+    (rejected,) = harness.rows(payments.rejected)
+    assert (rejected["value"], rejected["topic"], rejected["offset"]) == (b'{"id": "1"', "payments", 0)
+    assert rejected["reason"] == "the value is not one JSON object"
+    assert [row["id"] for row in harness.rows(large)] == ["2"]
+    with pytest.raises(hr.InputError, match="not exact"):
+        harness.send(payments, {"id": "1", "card": "a", "amount": 1.5, "at": NOON})
+
+
+def test_a_step_takes_about_a_second_once_warm(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app)
+    harness.advance(NOON - timedelta(days=1))
+    took = []
+    for number in range(5):
+        began = time.monotonic()
+        harness.send(payments, payment(str(number), "150", number))
+        harness.settle()
+        took.append(time.monotonic() - began)
+    assert len(harness.rows(large)) == 5
+    assert min(took) < 5, took  # a second where nobody else uses the machine
+
+
+broken = hr.App("broken")
+numbers = broken.topic("numbers", "n BIGINT")
+
+
+@broken.stream
+def inverses(numbers: Any) -> Any:
+    return numbers.selectExpr("1 / n AS inverse")
+
+
+def test_a_node_that_fails_says_so_at_the_next_step(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(broken)
+    harness.send(numbers, {"n": 2})
+    harness.settle()
+    assert harness.rows(inverses) == [{"inverse": 0.5}]
+    harness.send(numbers, {"n": 0})
+    with pytest.raises(hr.NodeFailed, match=r"(?i)division by zero"):
+        harness.settle()
+
+
+def test_names_that_mean_nothing_are_answered(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(broken)
+    with pytest.raises(hr.InputError, match="did you mean 'inverses'"):
+        harness.rows("inverse")
+    with pytest.raises(hr.InputError, match="has no time zone"):
+        harness.advance("2026-01-01T00:00")
+    with pytest.raises(hr.InputError, match="no query is named 'numbers'"):
+        harness.progress(numbers)
+    harness.close()
+    with pytest.raises(hr.InputError, match="the harness is closed"):
+        harness.settle()
