@@ -114,10 +114,17 @@ class Store:
             if getattr(error, "sqlite_errorcode", FULL_DISK) & 0xFF != FULL_DISK and not self._failed:
                 # After a failed write or sync the file cannot be trusted by this process any more.
                 self._failed = f"the metadata store failed ({error}): restart the broker to recover it"
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            self._roll_back()
             for change in changes:
                 change.error = StoreError(str(error))
+
+    def _roll_back(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            # The thread must live on, or all that wait would wait for ever.
+            self._failed = f"the metadata store failed ({error}): restart the broker to recover it"
 
     @staticmethod
     def _answer(changes: list[_Change]) -> None:

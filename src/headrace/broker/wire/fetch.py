@@ -77,12 +77,12 @@ class Fetch:
     def wake(self) -> None:
         """A partition changed: answer if that is enough."""
         if not self._finished and self._preparing is None:
-            self._try()
+            self._try_or_close()
 
     def finish(self) -> None:
         """Answer with what is there: the time is up."""
         if not self._finished and self._preparing is None:
-            self._try(at_once=True)
+            self._try_or_close(at_once=True)
 
     def abandon(self) -> None:
         """The connection is gone."""
@@ -98,6 +98,14 @@ class Fetch:
         for partition in self._waiting_on:
             partition.waiters.pop(self, None)
         self._waiting_on.clear()
+
+    def _try_or_close(self, at_once: bool = False) -> None:
+        """As called from a commit or a timer, which must go on whatever happens to one reader."""
+        try:
+            self._try(at_once)
+        except Exception:
+            logger.exception("a fetch could not be answered: closing its connection")
+            self._connection.close()
 
     def _try(self, at_once: bool = False) -> bool:
         """Answer if enough is there; True also while bytes are brought in from the disk for it."""
@@ -120,7 +128,7 @@ class Fetch:
         self._preparing = None
         if not self._finished:
             # Whatever was missing is there now or its partition is offline: answer rather than wait for more.
-            self._try(at_once=True)
+            self._try_or_close(at_once=True)
 
     def _partition(self, topic: SimpleNamespace, index: int) -> Partition | None:
         topics = self._broker.topics
