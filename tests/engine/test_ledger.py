@@ -89,7 +89,7 @@ def test_a_batch_and_its_entry_come_together(
     assert writer.has(2)
     assert not writer.has(3)
     writer.close()
-    ledger = TopicLedger(config, cluster, node.app_name, node.name)
+    ledger = TopicLedger(config, cluster, node)
     assert ledger.last() == Entry(checkpoint.query_id, 2)
     again = LedgeredWriter(node, config, cluster, checkpoint)
     again.open()
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_was_deleted_is_missed_unless_it_was_reset(
     foreign.open()
     assert not foreign.has(0)
     foreign.close()
-    assert TopicLedger(config, cluster, node.app_name, node.name).last() == Entry(other.query_id, BEGUN)
+    assert TopicLedger(config, cluster, node).last() == Entry(other.query_id, BEGUN)
 
 
 def test_a_ledger_that_is_gone_and_a_checkpoint_that_is_old_are_refused(
@@ -189,7 +189,7 @@ def test_the_last_entry_is_found_behind_many_transactions_that_were_given_up(
     writer.open()
     producer = writer._producer
     assert producer is not None
-    ledger = TopicLedger(config, cluster, node.app_name, node.name)
+    ledger = TopicLedger(config, cluster, node)
     for _ in range(ledger_module.LOOK_BACK):
         producer._producer.begin_transaction()
         producer.send_record(*ledger.record(Entry("never", 99)))
@@ -209,7 +209,7 @@ def test_old_entries_are_deleted_and_the_last_one_is_not(
         begin_batch(checkpoint, batch)
         with writer.transaction(batch):
             pass
-        ledger = TopicLedger(config, cluster, node.app_name, node.name)
+        ledger = TopicLedger(config, cluster, node)
         assert ledger.last() == Entry(checkpoint.query_id, batch)
     assert cluster.beginnings([ledger.topic])[ledger.topic][0] > 0
     writer.close()

@@ -151,14 +151,14 @@ class Runner:
         from headrace.engine.sinks.topics import Sink, topic_sink
         from headrace.engine.sinks.views import ordered_by, view_sink
 
-        node = planned.node
+        node, prefix = planned.node, self.topology.prefix
         sink: Sink | None = None
         if isinstance(node, View):
             copies = {name: named(column) for name, column in ordered_by(node).items()}
             planned = replace(planned, frame=planned.frame.withColumns(copies) if copies else planned.frame)
-            sink = view_sink(node, planned.output_schema, bool(planned.rejects), config, cluster, checkpoint)
+            sink = view_sink(node, planned.output_schema, bool(planned.rejects), config, cluster, checkpoint, prefix)
         elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
-            sink = topic_sink(node, config, cluster, checkpoint)
+            sink = topic_sink(node, config, cluster, checkpoint, prefix)
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
 
     def _check_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:

@@ -30,8 +30,9 @@ STRONGEST_FIRST = list(Guarantee)
 class Topology:
     """An app's nodes and how they hang together. It never changes: an app makes a new one each time."""
 
-    def __init__(self, app_name: str, nodes: Sequence[Node], inputs: Inputs) -> None:
+    def __init__(self, app_name: str, nodes: Sequence[Node], inputs: Inputs, prefix: str = "") -> None:
         self.app_name = app_name
+        self.prefix = prefix
         self._inputs = inputs
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         declared = [node for node in nodes if isinstance(node, QueryNode)]

@@ -20,6 +20,7 @@ from headrace.engine.checkpoints import Checkpoint
 from headrace.engine.cluster import Cluster, explained
 from headrace.engine.config import RunConfig
 from headrace.errors import CheckpointError, KafkaError, Unreachable
+from headrace.topology import QueryNode
 
 __all__ = ["BEGUN", "Entry", "TopicLedger", "agreed"]
 
@@ -81,12 +82,12 @@ def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str, shown: str)
 
 
 class TopicLedger:
-    """The ledger of a node, in the topic `headrace.ledger.<app>.<node>`."""
+    """The ledger of a node, in the topic `<prefix>headrace.ledger.<app>.<node>`."""
 
     name = "kafka"
 
-    def __init__(self, config: RunConfig, cluster: Cluster, app: str, node: str) -> None:
-        self.topic = f"headrace.ledger.{app}.{node}"
+    def __init__(self, config: RunConfig, cluster: Cluster, node: QueryNode, prefix: str = "") -> None:
+        self.topic = f"{prefix}headrace.ledger.{node.app_name}.{node.name}"
         self._settings = config.client_settings()
         self._replication = {
             name: value for name, value in config.topic_settings.items() if name == "replication.factor"

@@ -26,11 +26,10 @@ SLICE = 10_000
 
 
 class Rows:
-    """Rows that can be walked through in any order, a slice at a time. Close it to free the disk."""
+    """Rows that can be walked through in any order, a slice at a time. Close it to free memory and disk."""
 
-    def __init__(self, batches: Sequence[pa.RecordBatch], spool: "_Spool | None" = None) -> None:
-        self._spool = spool
-        if spool is None and len(batches) > 1:
+    def __init__(self, batches: Sequence[pa.RecordBatch], *, spooled: bool = False) -> None:
+        if not spooled and len(batches) > 1:
             # One piece: taking rows out of many costs twenty times as much.
             batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
         self._pieces = [batch for batch in batches if batch.num_rows]
@@ -67,8 +66,6 @@ class Rows:
 
     def close(self) -> None:
         self._pieces, self._ends = [], []
-        if self._spool is not None:
-            self._spool.close()
 
     def __enter__(self) -> "Rows":
         return self
@@ -151,7 +148,8 @@ class _Spool:
             return Rows([self._held[index] for index in order])
         self._writer.close()
         reader = pa.ipc.open_file(pa.memory_map(self._file.name))
-        return Rows([reader.get_batch(index) for index in order], self)
+        self._file.close()  # its name is gone, its content stays for as long as it is mapped
+        return Rows([reader.get_batch(index) for index in order], spooled=True)
 
     def close(self) -> None:
         self._held = []

@@ -43,11 +43,13 @@ class LedgeredWriter:
     before: the old one might have committed in between.
     """
 
-    def __init__(self, node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint) -> None:
-        self._id = f"{node.app_name}.{node.name}"
+    def __init__(
+        self, node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str = ""
+    ) -> None:
+        self._id = f"{prefix}{node.app_name}.{node.name}"
         self._config = config
         self._checkpoint = checkpoint
-        self._ledger = TopicLedger(config, cluster, node.app_name, node.name)
+        self._ledger = TopicLedger(config, cluster, node, prefix)
         self._producer: TransactionalProducer | None = None
         self._query_id = ""
         self._last = BEGUN
@@ -175,12 +177,12 @@ class AtLeastOnceTopics:
             producer.close()
 
 
-def topic_sink(node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint) -> Sink:
-    """The sink that keeps a node's guarantee."""
-    spool = spool_folder(config)
+def topic_sink(node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str) -> Sink:
+    """The sink that keeps a node's guarantee. The prefix is the app's, of its topics' names."""
+    spool = spool_folder(config, node.app_name)
     if node.guarantee is Guarantee.AT_LEAST_ONCE:
         return AtLeastOnceTopics(config, spool)
-    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    writer = LedgeredWriter(node, config, cluster, checkpoint, prefix)
     if node.guarantee is Guarantee.AT_MOST_ONCE:
         return AtMostOnceTopics(writer, checkpoint, spool, config)
     return ExactlyOnceTopics(writer, checkpoint, spool)
@@ -206,5 +208,5 @@ def collected(batch: Batch, spool: Path) -> Iterator[list[Rows]]:
         yield [rows for rows in parts if len(rows)]
 
 
-def spool_folder(config: RunConfig) -> Path:
-    return config.home.absolute() / "spool"
+def spool_folder(config: RunConfig, app: str) -> Path:
+    return config.home.absolute() / "spool" / app

@@ -34,7 +34,7 @@ class ViewSink:
         self._writer = ViewWriter(config.postgres_dsn, node.app_name, node.name, columns, node.key)
         self._rejects = rejects
         self._checkpoint = checkpoint
-        self._spool: Path = spool_folder(config)
+        self._spool: Path = spool_folder(config, node.app_name)
         self._last = BEGUN
 
     def open(self) -> None:
@@ -88,9 +88,15 @@ class ViewSink:
 
 
 def view_sink(
-    node: View, columns: Schema, has_rejects: bool, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint
+    node: View,
+    columns: Schema,
+    has_rejects: bool,
+    config: RunConfig,
+    cluster: Cluster,
+    checkpoint: Checkpoint,
+    prefix: str,
 ) -> ViewSink:
-    rejects = LedgeredWriter(node, config, cluster, checkpoint) if has_rejects else None
+    rejects = LedgeredWriter(node, config, cluster, checkpoint, prefix) if has_rejects else None
     return ViewSink(node, columns, rejects, config, checkpoint)
 
 

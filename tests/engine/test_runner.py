@@ -1,0 +1,440 @@
+"""A topology that runs: rows through hops, rejects, channels, failures, stops and starts."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import headrace as hr
+from headrace.engine import running
+from headrace.engine.checkpoints import Checkpoints
+from headrace.engine.cluster import Cluster
+from headrace.engine.config import RunConfig
+from headrace.engine.progress import NodeState
+from headrace.engine.replay import ReplayRequest, apply_replays, plan_replays
+from headrace.engine.runner import Runner
+from headrace.engine.sinks.producing import TransactionalProducer
+from headrace.topology import App
+from tests.engine.topics import messages, rows, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+EVENTS = "n BIGINT, k STRING, at TIMESTAMP"
+
+
+@pytest.fixture
+def config(config: RunConfig) -> RunConfig:
+    return replace(config, create_inputs=True, attempts=2, topic_settings={"partitions": "2"})
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Of the topics of one test, since all share a broker."""
+    return f"t{uuid.uuid4().hex[:8]}."
+
+
+def app_with_events(prefix: str, name: str = "app") -> App:
+    app = hr.App(name + prefix.strip("."), prefix=prefix)
+    app.topic("events", EVENTS, key="k", event_time="at", lateness="1 minute")
+    return app
+
+
+def event(n: int, second: int | None = None) -> dict[str, Any]:
+    at = n if second is None else second
+    return {"n": n, "k": f"k{n % 5}", "at": f"2026-01-01T00:{at // 60:02d}:{at % 60:02d}Z"}
+
+
+@contextmanager
+def run(app: App, config: RunConfig, spark: SparkSession) -> Iterator[Runner]:
+    runner = Runner(app, config, spark)
+    runner.start()
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+def until(condition: Callable[[], bool], limit: float = 60.0) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.05)
+
+
+def numbers(config: RunConfig, topic: str) -> list[int]:
+    return sorted(row["n"] for row in rows(config.kafka_address, topic))
+
+
+def test_rows_go_through_hops_channels_and_guarantees(spark: SparkSession, config: RunConfig, prefix: str) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream(key="k")
+    def doubled(events: DataFrame) -> DataFrame:
+        return events.withColumn("n", F.col("n") * 2)
+
+    @app.stream(key="k", guarantee="at-least-once")
+    def least(doubled: DataFrame) -> DataFrame:
+        return doubled.select("n", "k")
+
+    @app.stream(key="k", guarantee="at-most-once")
+    def most(doubled: DataFrame) -> DataFrame:
+        return doubled.select("n", "k")
+
+    @app.stream(key="k", channels=["odd", "even"])
+    def split(events: DataFrame) -> dict[str, DataFrame]:
+        return {"odd": events.filter("n % 2 = 1"), "even": events.filter("n % 2 = 0")}
+
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}events", [event(n) for n in range(100)], key="k")
+        runner.process_all_available()
+        for topic in ("doubled", "least", "most"):
+            assert numbers(config, prefix + topic) == [2 * n for n in range(100)]
+        assert numbers(config, f"{prefix}split.odd") == list(range(1, 100, 2))
+        assert numbers(config, f"{prefix}split.even") == list(range(0, 100, 2))
+        send(config.kafka_address, f"{prefix}events", [event(100)], key="k")
+        runner.process_all_available()
+        assert 200 in numbers(config, f"{prefix}least")
+        progress = {node.node: node for node in runner.progress()}
+    assert progress["doubled"].rows == 101
+    assert progress["doubled"].state is NodeState.RUNNING
+    partitions = Cluster(config).partitions()
+    assert partitions[f"{prefix}events"] == partitions[f"{prefix}doubled"] == 2
+
+
+def test_a_batch_is_written_in_the_order_of_its_event_times(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    # All in one batch, out of two partitions into one.
+    Cluster(config).create(f"{prefix}events", 2, {})
+    Cluster(config).create(f"{prefix}same", 1, {})
+    seconds = [30, 10, 50, 20, 40, 0]
+    send(config.kafka_address, f"{prefix}events", [event(n, second) for n, second in enumerate(seconds)], key="k")
+    with run(app, config, spark) as runner:
+        runner.process_all_available()
+    times = [row["at"] for row in rows(config.kafka_address, f"{prefix}same")]
+    assert len(times) == 6
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "at-most-once"])
+def test_what_cannot_be_used_goes_to_the_rejected_with_its_bytes_and_reason(
+    spark: SparkSession, config: RunConfig, prefix: str, guarantee: str
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream(key="k", guarantee=guarantee)
+    def good(events: DataFrame) -> DataFrame:
+        return events
+
+    bad = [b"{broken", b'{"n": 1, "k": null, "at": "2026-01-01T00:00:00Z"}', b"\xff\xfe"]
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}events", [event(1), bad[0], event(2), *bad[1:], event(3)], key="k")
+        runner.process_all_available()
+        send(config.kafka_address, f"{prefix}events", [event(4)], key="k")
+        runner.process_all_available()
+        until(lambda: runner.progress()[0].rejected == 3)
+    assert numbers(config, f"{prefix}good") == [1, 2, 3, 4]
+    rejected = messages(config.kafka_address, f"{prefix}events.rejected")
+    assert sorted(message.value() or b"" for message in rejected) == sorted(bad)
+    for message in rejected:
+        headers = dict(message.headers() or [])
+        assert headers["headrace-topic"] == f"{prefix}events".encode()
+        assert headers["headrace-reason"]
+
+
+def test_a_stopped_run_goes_on_where_it_was(spark: SparkSession, config: RunConfig, prefix: str) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream(key="k")
+    def counted(events: DataFrame) -> DataFrame:
+        return hr.windowed(events, hr.tumbling("10 seconds"), by="k").agg(n=hr.count())
+
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}events", [event(n) for n in range(30)], key="k")
+        runner.process_all_available()
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}events", [event(n) for n in range(30, 300)], key="k")
+        runner.process_all_available()
+        (node,) = runner.progress()
+        assert node.state_rows > 0
+        assert node.watermark is not None
+    closed = rows(config.kafka_address, f"{prefix}counted")
+    assert {row["n"] for row in closed} == {2}
+    windows = [(row["k"], row["window_start"]) for row in closed]
+    assert len(windows) == len(set(windows)) == 5 * 23  # up to the watermark, 00:03:59
+
+
+def test_a_changed_window_is_refused_and_a_reset_starts_over(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    def counting(size: str) -> App:
+        app = app_with_events(prefix)
+
+        @app.stream(key="k")
+        def counted(events: DataFrame) -> DataFrame:
+            return hr.windowed(events, hr.tumbling(size), by="k").agg(n=hr.count())
+
+        return app
+
+    with run(counting("10 seconds"), config, spark) as runner:
+        send(config.kafka_address, f"{prefix}events", [event(n) for n in range(300)], key="k")
+        runner.process_all_available()
+    before = len(rows(config.kafka_address, f"{prefix}counted"))
+    assert before
+    changed = counting("20 seconds")
+    with pytest.raises(hr.CheckpointError, match=r"'counted' no longer fits its checkpoint.*--reset counted"):
+        Runner(changed, config, spark).start()
+    kept = Checkpoints(config.home, changed.name).reset("counted")
+    assert kept is not None
+    with run(changed, config, spark) as runner:
+        runner.process_all_available()
+    after = rows(config.kafka_address, f"{prefix}counted")
+    assert len(after) > before
+    assert {row["n"] for row in after[:]} == {2, 4}
+    assert (kept / "spark" / "offsets").exists()
+
+
+def test_another_cluster_is_refused_by_name(spark: SparkSession, config: RunConfig, prefix: str) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    with run(app, config, spark):
+        pass
+    checkpoint = Checkpoints(config.home, app.name).of("same")
+    ours = checkpoint.note.cluster
+    assert ours is not None
+    checkpoint.take_note(cluster="elsewhere")
+    with pytest.raises(hr.CheckpointError, match=f"made with the Kafka cluster elsewhere.*{ours}.*--reset same"):
+        Runner(app, config, spark).start()
+
+
+def test_a_topic_nobody_made_is_missed_on_a_cluster_of_others(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    with pytest.raises(hr.TopicNotFound, match=f"headrace topics create {prefix}events"):
+        Runner(app, replace(config, create_inputs=False), spark).start()
+
+
+def test_a_node_that_keeps_failing_stops_the_app_and_is_named(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def broken(events: DataFrame) -> DataFrame:
+        return events.withColumn("n", F.when(F.col("n") == 13, F.raise_error("unlucky number")).otherwise(F.col("n")))
+
+    @app.stream
+    def whole(events: DataFrame) -> DataFrame:
+        return events
+
+    runner = Runner(app, config, spark)
+    runner.start()
+    send(config.kafka_address, f"{prefix}events", [event(1)], key="k")
+    runner.process_all_available()
+    send(config.kafka_address, f"{prefix}events", [event(13)], key="k")
+    assert runner.wait() == 1
+    assert runner.failure is not None
+    assert runner.failure.node == "broken"
+    assert runner.failure.batch == 1
+    assert "unlucky number" in runner.failure.cause
+    states = {node.node: node.state for node in runner.progress()}
+    assert states == {"broken": NodeState.FAILED, "whole": NodeState.STOPPED}
+    assert numbers(config, f"{prefix}broken") == [1]
+
+
+def test_a_failure_that_passes_is_followed_by_a_restart(
+    spark: SparkSession, config: RunConfig, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    commit = TransactionalProducer.commit
+    failing = threading.Event()
+
+    def sometimes(self: TransactionalProducer) -> None:
+        if failing.is_set():
+            failing.clear()
+            self._give_up()
+            raise hr.Unreachable("the broker went away")
+        commit(self)
+
+    monkeypatch.setattr(TransactionalProducer, "commit", sometimes)
+    with run(app, config, spark) as runner:
+        for n in range(3):
+            failing.set()
+            send(config.kafka_address, f"{prefix}events", [event(n)], key="k")
+            runner.process_all_available()
+        (node,) = runner.progress()
+    assert node.errors == 3
+    assert node.last_error is not None
+    assert "went away" in node.last_error
+    assert numbers(config, f"{prefix}same") == [0, 1, 2]
+
+
+def test_a_stop_lets_the_batch_finish(
+    spark: SparkSession, config: RunConfig, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream(guarantee="at-most-once")
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    commit = TransactionalProducer.commit
+    inside = threading.Event()
+
+    def slowly(self: TransactionalProducer) -> None:
+        inside.set()
+        time.sleep(2)
+        commit(self)
+
+    runner = Runner(app, config, spark)
+    runner.start()
+    monkeypatch.setattr(TransactionalProducer, "commit", slowly)
+    send(config.kafka_address, f"{prefix}events", [event(1)], key="k")
+    assert inside.wait(60)
+    runner.request_stop()
+    assert runner.wait() == 0
+    assert numbers(config, f"{prefix}same") == [1]
+    assert Checkpoints(config.home, app.name).of("same").committed_batch() == 0
+
+
+def test_lag_counts_what_was_not_read(
+    spark: SparkSession, config: RunConfig, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    write = running.NodeRun._write
+    go = threading.Event()
+
+    def held(self: running.NodeRun, frame: DataFrame, number: int) -> None:
+        go.wait(60)
+        write(self, frame, number)
+
+    with run(app, config, spark) as runner:
+        monkeypatch.setattr(running.NodeRun, "_write", held)
+        send(config.kafka_address, f"{prefix}events", [event(n) for n in range(7)], key="k")
+        until(lambda: runner.progress()[0].lag == 7)
+        go.set()
+        runner.process_all_available()
+        until(lambda: runner.progress()[0].lag == 0)
+
+
+def test_a_replay_reads_again_from_a_time_and_keeps_the_old_checkpoint(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream(key="k")
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    @app.stream(key="k")
+    def after(same: DataFrame) -> DataFrame:
+        return same
+
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}events", [event(n) for n in range(5)], key="k")
+        runner.process_all_available()
+    time.sleep(0.01)
+    since = time.time()
+    time.sleep(0.01)
+    send(config.kafka_address, f"{prefix}events", [event(n) for n in range(5, 8)], key="k")
+    with run(app, config, spark) as runner:
+        runner.process_all_available()
+    topology, checkpoints = app.topology(), Checkpoints(config.home, app.name)
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since)) + f".{int(since % 1 * 1e6):06d}"
+    request = ReplayRequest.parse(f"same:events={moment}")
+    (replay,) = plan_replays([request], topology, Cluster(config), checkpoints)
+    assert "3 records" in replay.effects[0]
+    assert replay.effects[1:] == (
+        f"same writes to {prefix}same again, after what is there",
+        f"same writes to {prefix}events.rejected again, after what is there",
+        "after will read what same writes again",
+    )
+    kept = apply_replays([replay], checkpoints)["same"]
+    assert kept is not None
+    assert kept.exists()
+    with run(app, config, spark) as runner:
+        runner.process_all_available()
+    assert numbers(config, f"{prefix}same") == sorted([*range(8), 5, 6, 7])
+    assert numbers(config, f"{prefix}after") == sorted([*range(8), 5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("same", "is no replay"),
+        ("same:=2026-01-01", "is no replay"),
+        ("same:events=yesterday", "'yesterday' is no time"),
+        ("sane:events=2026-01-01", "did you mean 'same'"),
+        ("events=2026-01-01", "keeps no checkpoint"),
+        ("same:evens=2026-01-01", "did you mean 'events'"),
+    ],
+)
+def test_a_replay_that_cannot_be_meant_is_said(config: RunConfig, prefix: str, text: str, said: str) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    with pytest.raises(hr.InputError, match=said):
+        plan_replays([ReplayRequest.parse(text)], app.topology(), Cluster(config), Checkpoints(config.home, app.name))
+
+
+def test_real_time(spark: SparkSession, config: RunConfig, prefix: str) -> None:
+    app = hr.App(f"app{prefix.strip('.')}", prefix=prefix)
+    app.topic("events", EVENTS, key="k")
+
+    @app.stream(key="k", guarantee="at-least-once", latency="real-time")
+    def quick(events: DataFrame) -> DataFrame:
+        return events.filter("n >= 0")
+
+    with run(app, replace(config, topic_settings={"partitions": "1"}), spark):
+        send(config.kafka_address, f"{prefix}events", [event(1), b"broken"], key="k")
+        until(lambda: numbers(config, f"{prefix}quick") == [1])
+        until(lambda: len(messages(config.kafka_address, f"{prefix}events.rejected")) == 1)
+
+
+def test_causes_are_said_in_a_line() -> None:
+    python = 'Job aborted\nTraceback (most recent call last):\n  File "a.py", line 1\nValueError: bad card\n\nmore'
+    assert running.cause_of(RuntimeError(python)) == "ValueError: bad card"
+    java = "Job aborted\nCaused by: a.B: first\n\tat x\nCaused by: c.D: second\n\tat y"
+    assert running.cause_of(RuntimeError(java)) == "c.D: second"
+    assert running.cause_of(RuntimeError("plain")) == "RuntimeError: plain"
+    assert running.cause_of(hr.Unreachable("away", next_step="wait")) == "away; wait"
