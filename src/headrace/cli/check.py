@@ -1,0 +1,77 @@
+"""`headrace check`: everything that is wrong with an app, before anything runs."""
+
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace import TopologyError
+from headrace.cli.apps import AppName, ConfigFile, File, SparkMaster, load_config
+from headrace.cli.options import DEFAULT_KAFKA, Json
+from headrace.cli.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from headrace.engine.config import RunConfig
+    from headrace.topology import App
+
+
+def run(
+    file: File,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Let Spark analyse what the functions return, too. Takes some seconds.")
+    ] = False,
+    app: AppName = None,
+    spark: SparkMaster = None,
+    config: ConfigFile = None,
+    json: Json = False,
+) -> int:
+    """Find what is wrong with an app: all of it, with file and line."""
+    from headrace.topology import load_app
+
+    try:
+        found = load_app(file, app)
+        topology = found.topology()
+        planned = _planned(found, load_config(file=config, spark=spark)) if plan else {}
+    except TopologyError as error:
+        if not json:
+            raise
+        print_json({"ok": False, "problems": [asdict(problem) for problem in error.problems]})
+        return 1
+    if json:
+        print_json({"ok": True, "problems": [], "columns": planned})
+        return 0
+    if planned:
+        print_table(["node", "columns"], list(planned.items()))
+    queries = len(topology.queries)
+    what = "what it declares and what its functions return" if plan else "what it declares"
+    print(f"{topology.app_name}: {queries} {'node' if queries == 1 else 'nodes'} to run; {what} holds")
+    return 0
+
+
+def _planned(app: "App", config: "RunConfig") -> dict[str, str]:
+    """The columns of every node, or of each of its channels. Spark needs an address of Kafka, but asks nobody there."""
+    from headrace.cli.spark import spark_log
+    from headrace.engine.plan import plan
+    from headrace.engine.session import LOCAL, start_session
+
+    with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
+        home = Path(folder)
+        with spark_log(home):
+            session = start_session(
+                app.name,
+                home=home,
+                master=config.spark or LOCAL,
+                state=app.state,
+                partitions=config.state_partitions,
+                settings=config.spark_settings,
+            )
+        stack.callback(session.stop)
+        queries = plan(app.topology(), session, replace(config, kafka=config.kafka or DEFAULT_KAFKA, home=home))
+        return {
+            f"{query.node.name}.{channel}".rstrip("."): schema.ddl
+            for query in queries
+            for channel, schema in query.output_schemas.items()
+        }

@@ -1,0 +1,127 @@
+"""How a running app is shown: a table that stays in place on a terminal, and lines in a log elsewhere."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from headrace.engine.progress import NodeProgress
+
+    Look = Callable[[], Sequence[NodeProgress]]
+
+__all__ = ["Display"]
+
+COLUMNS = ("node", "rows/s", "lag", "watermark", "late", "rejected", "state rows", "batch time", "errors")
+LOOK_EVERY = 0.5
+LINE_EVERY = 10.0
+
+
+class Display:
+    """Shows progress, and remarks between."""
+
+    def __init__(self) -> None:
+        self._pretty = sys.stdout.isatty()
+
+    def remark(self, text: str) -> None:
+        """A line of its own; rich moves a table that is being shown out of its way."""
+        print(text if self._pretty else f"{_now()} {text}", flush=True)
+
+    @contextmanager
+    def showing(self, look: "Look") -> Iterator[None]:
+        """Show what `look` tells until the end."""
+        with self._table(look) if self._pretty else self._lines(look):
+            yield
+
+    @contextmanager
+    def _table(self, look: "Look") -> Iterator[None]:
+        from rich.live import Live
+
+        with Live(get_renderable=lambda: table(look()), refresh_per_second=1 / LOOK_EVERY, vertical_overflow="visible"):
+            yield
+
+    @contextmanager
+    def _lines(self, look: "Look") -> Iterator[None]:
+        ended = Event()
+        thread = Thread(target=self._log, args=(look, ended), name="headrace display", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _log(self, look: "Look", ended: Event) -> None:
+        """A node's line every ten seconds while it has something to do, and at once when something happens to it."""
+        shown: dict[str, tuple[object, ...]] = {}
+        happened: dict[str, tuple[object, ...]] = {}
+        looks = 0
+        while not ended.wait(LOOK_EVERY):
+            looks += 1
+            for node in look():
+                event = (node.state, node.errors)
+                news = event != happened.get(node.node, event)
+                due = looks % round(LINE_EVERY / LOOK_EVERY) == 0
+                if news or (due and (node.batch, node.lag, node.errors) != shown.get(node.node)):
+                    self.remark(line(node))
+                    shown[node.node] = (node.batch, node.lag, node.errors)
+                happened[node.node] = event
+
+
+def table(nodes: "Sequence[NodeProgress]") -> "Table":
+    """The nodes as a rich table; what is wrong stands under it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    result = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    for column in COLUMNS:
+        result.add_column(column, justify="left" if column == "node" else "right", no_wrap=column != "node")
+    for node in nodes:
+        style = {"failed": "bold red", "restarting": "yellow"}.get(node.state, "")
+        name = Text(node.node, style=style)
+        if node.state not in ("running", "stopped"):
+            name.append(f" ({node.state})", style=style)
+        result.add_row(name, *cells(node))
+    wrong = [f"{node.node}: {node.last_error}" for node in nodes if node.last_error and node.state != "running"]
+    if wrong:
+        result.caption = Text("\n".join(wrong), style="yellow")
+        result.caption_justify = "left"
+    return result
+
+
+def cells(node: "NodeProgress") -> list[str]:
+    """The columns after the node's name."""
+    return [
+        f"{node.rows_per_second:,.0f}",
+        "?" if node.lag is None else f"{node.lag:,}",
+        "-" if node.watermark is None else _shown_time(node.watermark),
+        f"{node.late:,}",
+        f"{node.rejected:,}",
+        f"{node.state_rows:,}",
+        "-" if node.batch_seconds is None else f"{node.batch_seconds * 1000:,.0f} ms",
+        f"{node.errors:,}",
+    ]
+
+
+def line(node: "NodeProgress") -> str:
+    """The same in words, for a log."""
+    rate, lag, watermark, late, rejected, state, batch, errors = cells(node)
+    said = [f"{node.node}: {node.state}, {rate} rows/s, lag {lag}"]
+    said += [f"watermark {watermark}"] if node.watermark is not None else []
+    said += [f"{late} late, {rejected} rejected, {state} state rows"]
+    said += [f"batch {node.batch} took {batch}"] if node.batch is not None else []
+    said += [f"{errors} errors, the last: {node.last_error}"] if node.errors else []
+    return ", ".join(said)
+
+
+def _shown_time(moment: datetime) -> str:
+    moment = moment.astimezone(UTC)
+    return f"{moment:%H:%M:%S}" if moment.date() == datetime.now(UTC).date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="seconds")

@@ -1,0 +1,115 @@
+"""`headrace check` and `graph`, and the mistakes `run` tells of before it starts anything."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Headrace
+
+GOOD = """
+import headrace as hr
+
+app = hr.App("fraud")
+payments = app.topic("payments", "id STRING, card STRING, amount DECIMAL(12,2), at TIMESTAMP", key="card")
+
+
+@app.stream(key="card")
+def large(payments):
+    return payments.filter("amount > 100")
+
+
+@app.view(key="card")
+def last(large):
+    return large.select("card", "amount")
+"""
+BAD = """
+import headrace as hr
+
+app = hr.App("fraud")
+payments = app.topic("payments", "id STRIN", key="card")
+
+
+@app.stream(key="card", guarantee="exactly-twice")
+def large(paymnts):
+    return paymnts
+"""
+
+
+@pytest.fixture
+def good(headrace_alone: Headrace) -> Headrace:
+    (headrace_alone.folder / "fraud.py").write_text(GOOD)
+    return headrace_alone
+
+
+def test_an_app_whose_declarations_hold(good: Headrace) -> None:
+    assert good.ok("check", "fraud.py") == "fraud: 2 nodes to run; what it declares holds\n"
+    assert json.loads(good.ok("check", "fraud.py", "--json")) == {"ok": True, "problems": [], "columns": {}}
+    assert [path.name for path in good.folder.iterdir()] == ["fraud.py"]
+
+
+def test_every_problem_is_a_line_with_file_and_line(headrace_alone: Headrace) -> None:
+    (headrace_alone.folder / "fraud.py").write_text(BAD)
+    for command in ("check", "graph", "run"):
+        done = headrace_alone(command, "fraud.py")
+        assert (done.returncode, done.stdout) == (1, "")
+        lines = done.stderr.splitlines()
+        assert lines[-1] == f"headrace: {len(lines) - 1} problems found"
+        assert [line.partition(": ")[0] for line in lines[:-1]] == ["fraud.py:5", "fraud.py:8", "fraud.py:8"]
+        assert "did you mean 'payments'?" in done.stderr
+        assert "did you mean 'STRING'?" in done.stderr or "STRIN" in done.stderr
+    report = headrace_alone("check", "fraud.py", "--json")
+    assert report.returncode == 1
+    assert len(json.loads(report.stdout)["problems"]) == 3
+    assert not (headrace_alone.folder / ".headrace").exists()
+
+
+def test_the_drawing_in_the_terminal_and_as_mermaid(good: Headrace) -> None:
+    text = good.ok("graph", "fraud.py")
+    assert "└─▶ large  stream" in text
+    assert "table fraud.last" in text
+    mermaid = good.ok("graph", "fraud.py", "--mermaid")
+    assert mermaid.startswith("flowchart LR\n")
+    assert "node_payments --> node_large" in mermaid
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["check", "nowhere.py"], "nowhere.py: the file is not there"),
+        (["check", "fraud.py", "--app", "frau"], "did you mean 'fraud'?"),
+        (["run", "fraud.py", "--reset", "larg"], "did you mean 'large'?"),
+        (["run", "fraud.py", "--reset", "payments"], "the topic, which keeps no checkpoint"),
+        (["run", "fraud.py", "--replay", "large"], "'large' is no replay; write NODE:TOPIC=TIME"),
+        (["run", "fraud.py", "--replay", "large:payments=noon"], "'noon' is no time"),
+        (["run", "fraud.py", "--replay", "larg:payments=2026-01-01"], "did you mean 'large'?"),
+        (["run", "fraud.py", "--reset", "large", "--replay", "large=2026-01-01"], "both reset and replayed"),
+        (["run", "fraud.py", "--config", "nowhere.toml"], "nowhere.toml cannot be read"),
+        (["run", "fraud.py", "--postgres", "mysql://x"], "is no address"),
+        (["run", "fraud.py", "--postgres", "postgresql://127.0.0.1:1/x"], "127.0.0.1:1/x is away"),
+    ],
+)
+def test_mistakes_that_need_no_spark_to_be_found(good: Headrace, words: list[str], complaint: str) -> None:
+    done = good(*words)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("headrace: ")
+
+
+def test_a_home_that_cannot_be_used_is_told(good: Headrace) -> None:
+    (good.folder / "file").write_text("")
+    assert "choose one with --home" in good.fails("run", "fraud.py", "--home", "file/home")
+
+
+def test_an_app_that_runs_already_is_not_run_twice(good: Headrace) -> None:
+    from headrace.services import Home
+
+    with Home(good.folder / ".headrace").running("fraud"):
+        assert "'fraud' is running already" in good.fails("run", "fraud.py")
+
+
+def test_a_file_of_settings_is_read(good: Headrace, tmp_path: Path) -> None:
+    (good.folder / "headrace.toml").write_text('postgres = "postgresql://127.0.0.1:1/x"\n')
+    assert "127.0.0.1:1/x is away" in good.fails("run", "fraud.py")
+    (good.folder / "headrace.toml").write_text('postgre = "x"\n')
+    assert "did you mean 'postgres'?" in good.fails("run", "fraud.py")

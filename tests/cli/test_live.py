@@ -1,0 +1,86 @@
+"""What a running app looks like: the table on a terminal, and the lines of a log."""
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from headrace.cli import live
+from headrace.engine.progress import NodeProgress, NodeState
+
+NODE = NodeProgress(
+    node="bursts",
+    kind="stream",
+    state=NodeState.RUNNING,
+    batch=12,
+    rows=34567,
+    rows_per_second=1234.5,
+    lag=7,
+    watermark=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+    late=3,
+    rejected=2,
+    state_rows=1000,
+    batch_seconds=0.0876,
+    errors=0,
+    last_error=None,
+)
+IDLE = replace(NODE, node="alerts", batch=None, lag=None, watermark=None, batch_seconds=None)
+FAILED = replace(NODE, node="spend", state=NodeState.RESTARTING, errors=2, last_error="PostgreSQL is away")
+
+
+def shown(*nodes: NodeProgress) -> str:
+    console = Console(file=StringIO(), width=140, force_terminal=False)
+    console.print(live.table(nodes))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_table_has_a_line_for_each_node() -> None:
+    lines = shown(NODE, IDLE, FAILED).splitlines()
+    assert lines[0].split("  ")[0].strip() == "node"
+    for column in live.COLUMNS:
+        assert column in lines[0]
+    assert lines[1].split() == ["bursts", "1,234", "7", "2026-01-02", "03:04:05", "3", "2", "1,000", "88", "ms", "0"]
+    assert lines[2].split() == ["alerts", "1,234", "?", "-", "3", "2", "1,000", "-", "0"]
+    assert lines[3].startswith("spend (restarting)")
+    assert lines[4].strip() == "spend: PostgreSQL is away"
+
+
+def test_a_line_says_the_same_in_words() -> None:
+    assert live.line(NODE) == (
+        "bursts: running, 1,234 rows/s, lag 7, watermark 2026-01-02 03:04:05, "
+        "3 late, 2 rejected, 1,000 state rows, batch 12 took 88 ms"
+    )
+    assert live.line(FAILED).endswith("2 errors, the last: PostgreSQL is away")
+    assert "watermark" not in live.line(IDLE)
+
+
+def test_a_log_tells_news_at_once_and_progress_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(live, "LINE_EVERY", 0.1)
+    now: list[Any] = [NODE]
+    display = live.Display()
+    with display.showing(lambda: now):
+        printed = wait_for(capsys, "lag 7")
+        time.sleep(0.3)
+        assert capsys.readouterr().out == "", "nothing new, nothing said"
+        now[:] = [replace(NODE, state=NodeState.RESTARTING, errors=1, last_error="oh")]
+        printed = wait_for(capsys, "the last: oh")
+        now[:] = [replace(NODE, batch=13, lag=6)]
+        printed += wait_for(capsys, "batch 13")
+    assert printed.count("batch 13") in (1, 2)
+
+
+def wait_for(capsys: pytest.CaptureFixture[str], text: str) -> str:
+    limit = time.monotonic() + 20
+    printed = ""
+    while text not in printed:
+        assert time.monotonic() < limit, printed
+        printed += capsys.readouterr().out
+        time.sleep(0.005)
+    return printed

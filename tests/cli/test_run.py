@@ -1,0 +1,194 @@
+"""`headrace run` from start to stop: on a terminal with Ctrl-C, and in a log with a node that fails."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.conftest import COMMAND, Headrace
+
+pytestmark = pytest.mark.timeout(600)
+PATIENCE = 300.0
+
+APP = """
+import os
+
+import headrace as hr
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+app = hr.App("fraud")
+payments = app.topic("payments", "card STRING, amount DECIMAL(12,2)", key="card")
+
+
+@F.udf(StringType())
+def checked(card):
+    if card in os.environ.get("POISON", "").split():
+        raise ValueError(f"card {card} is poisoned")
+    return card
+
+
+@app.stream(key="card")
+def large(payments):
+    return payments.filter("amount > 100").withColumn("card", checked("card"))
+
+
+@app.view(key="card")
+def last(payments):
+    return payments
+"""
+
+
+class Terminal:
+    """The command on a terminal of its own."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.said = ""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [COMMAND, *words],
+            cwd=folder,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            # Ctrl-C reaches a process whose terminal it is.
+            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+            env={**environment, "COLUMNS": "200", "TERM": "xterm"},
+        )
+        os.close(slave)
+
+    def wait_for(self, text: str) -> None:
+        limit = time.monotonic() + PATIENCE
+        while text not in self.said:
+            assert time.monotonic() < limit, self.said
+            assert self._read() or self.process.poll() is None, self.said
+
+    def press(self, key: bytes) -> None:
+        os.write(self._master, key)
+
+    def wait(self) -> int:
+        limit = time.monotonic() + PATIENCE
+        while self.process.poll() is None:
+            assert time.monotonic() < limit, self.said
+            self._read()
+        while self._read():
+            pass
+        return self.process.wait()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._master)
+
+    def _read(self) -> bool:
+        if not select.select([self._master], [], [], 0.1)[0]:
+            return False
+        try:
+            self.said += os.read(self._master, 65536).decode(errors="replace")
+        except OSError:  # the other end is closed
+            return False
+        return True
+
+
+@pytest.fixture
+def folder(headrace_alone: Headrace) -> Path:
+    (headrace_alone.folder / "fraud.py").write_text(APP)
+    return headrace_alone.folder
+
+
+def wait_until(condition: object) -> None:
+    limit = time.monotonic() + PATIENCE
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+def test_an_app_runs_stops_and_goes_on_where_it_was(folder: Path, headrace_alone: Headrace) -> None:
+    terminal = Terminal(folder, "run", "fraud.py")
+    try:
+        terminal.wait_for("Spark's log")
+        terminal.wait_for("rows/s")
+        kafka = re.findall(r"--kafka (\S+)", terminal.said)[0]
+        dsn = re.findall(r"psql '([^']+)'", terminal.said)[0]
+        assert "fraud runs: large, last; Ctrl-C stops it" in terminal.said
+        send(headrace_alone, kafka, a=50, b=150)
+        headrace_alone.ok("produce", "payments", "--kafka", kafka, stdin="nonsense\n")
+        wait_until(lambda: view(dsn) == {"a": 50, "b": 150})
+        wait_until(lambda: topic(headrace_alone, kafka, "large") == ["b"])
+        wait_until(
+            lambda: headrace_alone("consume", "payments.rejected", *READ, "--kafka", kafka).stdout == "nonsense\n"
+        )
+        terminal.press(b"\x03")
+        assert terminal.wait() == 0, terminal.said
+        assert "fraud stopped" in terminal.said
+        assert "Traceback" not in terminal.said
+    finally:
+        terminal.close()
+    assert [one["running"] for one in json.loads(headrace_alone.ok("status", "--json"))] == [False, False]
+
+    # Again, with a reset and a record that a node cannot bear: it says so, and the exit code does too.
+    up = headrace_alone.ok("up")
+    try:
+        kafka, dsn = (line.split(maxsplit=1)[1] for line in up.splitlines())
+        send(headrace_alone, kafka, c=250)
+        refused = plain(folder, "run", "fraud.py", "--reset", "last")
+        assert refused.returncode == 1
+        assert "add --yes" in refused.stderr
+        done = plain(folder, "run", "fraud.py", "--reset", "last", "--yes", POISON="c", HEADRACE_ATTEMPTS="2")
+        assert done.returncode == 1, (done.stdout, done.stderr)
+        assert "last empties the table fraud.last and writes it again" in done.stdout
+        assert "the old checkpoint of last is kept in" in done.stdout
+        assert re.search(r"large: restarting.*1 errors, the last: .*card c is poisoned", done.stdout)
+        last_line = done.stderr.splitlines()[-1]
+        assert re.match(r"headrace: node 'large' keeps failing in batch \d+: .*card c is poisoned", last_line)
+        # Nothing is lost: without the poison it goes on where it was, and large holds each once.
+        done = plain(folder, "run", "fraud.py", "--seconds", "20")
+        assert done.returncode == 0, (done.stdout, done.stderr)
+        assert topic(headrace_alone, kafka, "large") == ["b", "c"]
+        assert view(dsn) == {"a": 50, "b": 150, "c": 250}
+        assert headrace_alone.ok("up") == up, "what was up stays up"
+    finally:
+        headrace_alone.ok("down")
+
+
+READ = ("--from", "beginning", "--exit-at-end", "--kafka-set", "isolation.level=read_committed")
+
+
+def send(headrace: Headrace, kafka: str, **amounts: int) -> None:
+    lines = "".join(json.dumps({"card": card, "amount": amount}) + "\n" for card, amount in amounts.items())
+    headrace.ok("produce", "payments", "--kafka", kafka, stdin=lines)
+
+
+def topic(headrace: Headrace, kafka: str, name: str) -> list[str]:
+    lines = headrace("consume", name, *READ, "--kafka", kafka).stdout.splitlines()
+    return sorted(json.loads(line)["card"] for line in lines)
+
+
+def view(dsn: str) -> dict[str, int]:
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT card, amount FROM fraud.last").fetchall()
+    return {card: int(amount) for card, amount in found}
+
+
+def plain(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    return subprocess.run(
+        [COMMAND, *words],
+        cwd=folder,
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=PATIENCE,
+        check=False,
+    )

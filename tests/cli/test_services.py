@@ -1,0 +1,37 @@
+"""`headrace up`, `status` and `down`, as a person types them."""
+
+import json
+
+import psycopg
+
+from tests.conftest import Headrace
+
+
+def test_up_status_and_down(headrace_alone: Headrace) -> None:
+    assert "broker    down" in headrace_alone.ok("status")
+    assert headrace_alone.ok("down") == "nothing was running\n"
+    assert not (headrace_alone.folder / ".headrace").exists()
+    try:
+        first = headrace_alone.ok("up")
+        kafka, postgres = (line.split(maxsplit=1)[1] for line in first.splitlines())
+        assert "kept" in headrace_alone.ok("topics", "create", "kept", "--kafka", kafka)
+        with psycopg.connect(postgres) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert headrace_alone.ok("up") == first
+        broker, database = json.loads(headrace_alone.ok("status", "--json"))
+        assert (broker["service"], broker["address"], broker["running"]) == ("broker", kafka, True)
+        assert (database["service"], database["address"], database["running"]) == ("postgres", postgres, True)
+        assert "up " in headrace_alone.ok("status")
+        assert ".headrace" in headrace_alone.ok("status")
+    finally:
+        assert headrace_alone.ok("down") == "stopped broker and postgres\n"
+    assert [one["pid"] for one in json.loads(headrace_alone.ok("status", "--json"))] == [None, None]
+    assert headrace_alone.ok("down") == "nothing was running\n"
+
+
+def test_a_home_elsewhere(headrace_alone: Headrace) -> None:
+    assert str(headrace_alone.folder / "elsewhere" / "logs") in headrace_alone.ok("status", "--home", "elsewhere")
+    (headrace_alone.folder / "headrace.toml").write_text('home = "by-file"\n')
+    assert str(headrace_alone.folder / "by-file" / "logs") in headrace_alone.ok("status")
+    (headrace_alone.folder / "file").write_text("")
+    assert "choose one with --home" in headrace_alone.fails("up", "--home", "file/home")
