@@ -7,13 +7,15 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from headrace.topology import Feed, Files
+
 __all__ = [
     "APPEND",
     "UPDATE",
     "mode_problem",
+    "real_time_complaint",
     "real_time_problems",
     "shortened",
-    "sources_of_topic",
     "stateful_operators",
 ]
 
@@ -36,6 +38,9 @@ NOT_IN_REAL_TIME = {
 # What Spark makes of a time window in an analysed plan: a function of its own, and lengths in microseconds.
 WINDOWING = "precisetimestampconversion"
 SPAN = re.compile(r"\b\d+L|INTERVAL '[^']*'|CAST\([^()]* AS INTERVAL\)")
+# What keeps state and is not among what Spark's own check of chained operators calls stateful.
+STATEFUL_TOO = ("Deduplicate", "Distinct", "GlobalLimit")
+REAL_TIME_PREFIX = "Streaming real-time mode has the following limitation: "
 PYTHON_NODES = ("Pandas", "Arrow", "Python", "PySpark")
 
 
@@ -51,13 +56,17 @@ def mode_problem(frame: DataFrame, mode: str) -> str | None:
 def stateful_operators(frame: DataFrame) -> list[str]:
     """Each operator that keeps state, in words that change when its state could not be read any more."""
     checker = _class(frame, CHECKER)
-    return [_described(node) for node in _walk(plan_of(frame)) if checker.isStatefulOperation(node)]
+    return [
+        _described(node)
+        for node in _walk(plan_of(frame))
+        if checker.isStatefulOperation(node)
+        or (node.getClass().getSimpleName() in STATEFUL_TOO and any(c.isStreaming() for c in _items(node.children())))
+    ]
 
 
-def sources_of_topic(frame: DataFrame, topic: str) -> int:
-    """In how many places a plan reads a topic: each is a source of its own, with offsets of its own."""
-    leaves = (node for node in _walk(plan_of(frame)) if node.getClass().getSimpleName() == "StreamingRelationV2")
-    return sum(leaf.extraOptions().get("subscribe") == topic for leaf in leaves)
+def places_of(frame: DataFrame, feed: Feed) -> int:
+    """In how many places a plan reads a feed: each is a source of its own, with offsets of its own."""
+    return sum(_reads(node, feed) for node in _walk(plan_of(frame)))
 
 
 def real_time_problems(frame: DataFrame) -> list[str]:
@@ -77,13 +86,13 @@ def real_time_problems(frame: DataFrame) -> list[str]:
         found["a Python UDF"] = None
     if plan.containsPattern(patterns.SESSION_WINDOW()):
         found["session windows"] = None
-    if not found:
-        complaint = _complaint(frame, UPDATE, "checkForStreaming") or _complaint(
-            frame, UPDATE, "checkAdditionalRealTimeModeConstraints"
-        )
-        if complaint is not None:
-            found[complaint] = None
     return list(found)
+
+
+def real_time_complaint(frame: DataFrame) -> str | None:
+    """What Spark itself has against running a plan in real-time mode."""
+    said = mode_problem(frame, UPDATE) or _complaint(frame, UPDATE, "checkAdditionalRealTimeModeConstraints")
+    return None if said is None else said.removeprefix(REAL_TIME_PREFIX)
 
 
 def shortened(error: BaseException) -> str:
@@ -103,6 +112,13 @@ def _complaint(frame: DataFrame, mode: str, check: str) -> str | None:
     except PySparkException as error:
         return shortened(error)
     return None
+
+
+def _reads(node: Any, feed: Feed) -> bool:
+    kind = node.getClass().getSimpleName()
+    if isinstance(feed, Files):
+        return kind == "StreamingRelation" and bool(node.dataSource().options().get("path").contains(feed.path))
+    return kind == "StreamingRelationV2" and bool(node.extraOptions().get("subscribe") == feed.topic_name)
 
 
 def _described(node: Any) -> str:

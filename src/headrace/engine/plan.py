@@ -16,9 +16,10 @@ from headrace.engine.analysis import (
     APPEND,
     UPDATE,
     mode_problem,
+    places_of,
+    real_time_complaint,
     real_time_problems,
     shortened,
-    sources_of_topic,
     stateful_operators,
 )
 from headrace.engine.config import RunConfig
@@ -34,7 +35,6 @@ from headrace.topology import (
     ColumnTime,
     Emit,
     Feed,
-    Files,
     Format,
     FunctionNode,
     IngestionTime,
@@ -181,10 +181,17 @@ class _Planner:
                 feed = Channel(node, channel, node.place) if channel else node
                 self._written[feed] = Shape(schema, key=node.key, time=None if time is None else ColumnTime(time))
                 written.append(records(rows, schema, feed.topic_name, node.key, time))
-            frame = reduce(DataFrame.unionByName, [*written, *beside])
+            frame = reduce(DataFrame.unionByName, written)
+            if beside and stateful_operators(frame):
+                raise InputError(
+                    'with latency="real-time" a node that keeps state cannot write rejects as well, and it is the only '
+                    f"reader of {', '.join(str(feed) for feed in rejected)}",
+                    next_step="let another node read it too: it will write them. Or keep the state in the next node",
+                )
+            frame = reduce(DataFrame.unionByName, beside, frame)
         else:
             frame = outputs[""][0]
-        mode = _real_time_mode(frame) if real_time else _output_mode(node, frame, windows)
+        mode = _real_time_mode(frame, windows) if real_time else _output_mode(node, frame, windows)
         return PlannedQuery(
             node=node,
             frame=frame,
@@ -196,8 +203,7 @@ class _Planner:
         )
 
     def _rejected(self, reading: Reading, frame: DataFrame) -> RejectedFeed:
-        alone = isinstance(reading.feed, Files) or sources_of_topic(frame, reading.feed.topic_name) == 1
-        metric = reading.metric if alone else None
+        metric = reading.metric if places_of(frame, reading.feed) == 1 else None
         return RejectedFeed(reading.feed, f"{reading.feed.topic_name}.rejected", metric, reading, self.config)
 
     def _fingerprint(self, node: QueryNode, frame: DataFrame, windows: list[WindowUse], mode: str) -> dict[str, Any]:
@@ -259,13 +265,21 @@ def _channels(channel: Channel) -> tuple[str, ...]:
     return channel.node.channels if isinstance(channel.node, Stream) else ()
 
 
-def _real_time_mode(frame: DataFrame) -> str:
+def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
+    if any(window.emit is not Emit.CHANGES for window in windows):
+        raise InputError(
+            'latency="real-time" gives a window\'s row whenever it changes, and cannot wait for the last',
+            next_step='say emit="changes" of the window, or leave latency out',
+        )
     problems = real_time_problems(frame)
     if problems:
         raise InputError(
             f'latency="real-time" cannot run {", ".join(problems)}',
-            next_step="leave latency out, or take it out of this node into the next",
+            next_step="leave latency out, or move that to the next node",
         )
+    complaint = real_time_complaint(frame)
+    if complaint is not None:
+        raise InputError(f'latency="real-time" cannot run it: {complaint}', next_step="leave latency out")
     return UPDATE
 
 

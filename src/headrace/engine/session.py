@@ -1,5 +1,6 @@
 """The Spark session an app runs in, with the settings that make small batches quick and state durable."""
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -96,6 +97,8 @@ def start_session(
     except Exception as error:
         raise EngineError(f"Spark did not start at {master}: {first_line(error)}", next_step=_advice(master)) from error
     session.sparkContext.setLogLevel("ERROR")
+    # PySpark prints a page of JSON for every error that it raises; what is raised is told by whoever catches it.
+    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
     return session
 
 

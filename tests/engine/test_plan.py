@@ -1,0 +1,469 @@
+"""A topology analysed before anything runs: what each node becomes, and every problem with file and line."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace import topology as hr
+from headrace.engine.config import RunConfig
+from headrace.engine.plan import PlannedQuery, plan
+from headrace.engine.windows import windowed
+from headrace.errors import PlanError, Unreachable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = pytest.mark.timeout(300)
+
+DDL = "id STRING, card STRING, amount DECIMAL(12,2), at TIMESTAMP"
+HERE = "test_plan.py"
+
+
+def new_app() -> hr.App:
+    return hr.App("fraud", prefix=f"{uuid.uuid4().hex[:8]}.")
+
+
+def payments_of(app: hr.App) -> hr.Topic:
+    return app.topic("payments", DDL, key="card", event_time="at", lateness="1 minute")
+
+
+def planned(app: hr.App, spark: SparkSession, config: RunConfig) -> Mapping[str, PlannedQuery]:
+    return {query.node.name: query for query in plan(app.topology(), spark, config)}
+
+
+def problems(app: hr.App, spark: SparkSession, config: RunConfig) -> list[str]:
+    with pytest.raises(PlanError) as told:
+        plan(app.topology(), spark, config)
+    return [f"{Path(problem.file).name}: {problem.message}; {problem.next_step}" for problem in told.value.problems]
+
+
+# ---- what nodes become
+
+
+def test_nodes_downstream_read_the_topic_with_the_columns_that_were_analysed(
+    spark: SparkSession, config: RunConfig
+) -> None:
+    app = new_app()
+    payments_of(app)
+
+    @app.step
+    def large(payments: DataFrame) -> DataFrame:
+        return payments.filter("amount > 100")
+
+    @app.stream(key="card")
+    def bursts(large: DataFrame) -> DataFrame:
+        return windowed(large, hr.tumbling("1 minute")).agg(n=hr.count(), total=hr.sum("amount"))
+
+    @app.stream(key=["card", "hour"])
+    def hours(bursts: DataFrame) -> DataFrame:
+        counted = windowed(bursts, hr.tumbling("1 hour"), emit="changes").agg(n=hr.sum("n"))
+        return counted.withColumnRenamed("window_start", "hour")
+
+    @app.view(key=["card", "window_start"])
+    def spend(payments: DataFrame) -> DataFrame:
+        return windowed(payments, hr.tumbling("1 hour")).agg(total=hr.sum("amount"))
+
+    @app.view(key="card")
+    def latest(payments: DataFrame) -> DataFrame:
+        return payments.selectExpr("card", "amount", "amount IS NULL AS _deleted")
+
+    queries = planned(app, spark, config)
+    assert list(queries) == ["bursts", "hours", "spend", "latest"]
+    assert [query.output_mode for query in queries.values()] == ["append", "update", "update", "update"]
+    assert queries["bursts"].output_schema.ddl == (
+        "card STRING, window_start TIMESTAMP, window_end TIMESTAMP, n BIGINT, total DECIMAL(22,2)"
+    )
+    assert queries["hours"].output_schema.ddl == "card STRING, hour TIMESTAMP, window_end TIMESTAMP, n BIGINT"
+    assert queries["latest"].output_schema.names == ("card", "amount")
+    assert queries["latest"].frame.columns == ["card", "amount", "_deleted"]
+    assert queries["bursts"].frame.columns == ["topic", "key", "value", "headers", "timestamp", "_order"]
+    assert [reject.topic for reject in queries["bursts"].rejects] == [f"{app.prefix}payments.rejected"]
+    assert [reject.topic for reject in queries["hours"].rejects] == [f"{app.prefix}bursts.rejected"]
+    assert queries["spend"].rejects == ()
+    assert queries["spend"].feeds == (app.topology().nodes["payments"],)
+
+
+def test_a_fingerprint_changes_with_what_state_depends_on_and_with_nothing_else(
+    spark: SparkSession, config: RunConfig
+) -> None:
+    app = new_app()
+    payments_of(app)
+    from pyspark.sql import functions as F
+
+    def add(name: str, function: Callable[[DataFrame], DataFrame]) -> None:
+        def node(payments: DataFrame) -> DataFrame:
+            return function(payments)
+
+        node.__name__ = name
+        app.stream(node)
+
+    add("minutes", lambda rows: windowed(rows, hr.tumbling("1 minute")).agg(n=hr.count()))
+    add("filtered", lambda rows: windowed(rows.filter("amount > 1"), hr.tumbling("1 minute")).agg(n=hr.count()))
+    add("longer", lambda rows: windowed(rows, hr.tumbling("2 minutes")).agg(n=hr.count()))
+    add("more", lambda rows: windowed(rows, hr.tumbling("1 minute")).agg(n=hr.count(), m=hr.max("amount")))
+    add("native", lambda rows: rows.groupBy(F.window("at", "1 minute"), "card").count().select("card", "count"))
+    add("native2", lambda rows: rows.groupBy(F.window("at", "2 minutes"), "card").count().select("card", "count"))
+    add("native3", lambda rows: rows.groupBy(F.session_window("at", "1 minute"), "card").count().select("count"))
+    add("native4", lambda rows: rows.groupBy(F.session_window("at", "2 minutes"), "card").count().select("count"))
+    add("plain", lambda rows: rows)
+    add("projected", lambda rows: rows.select("card"))
+    prints = {
+        name: json.dumps({**query.fingerprint, "rejects": []}, sort_keys=True)
+        for name, query in planned(app, spark, config).items()
+    }
+    assert prints["minutes"] == prints["filtered"]
+    assert prints["plain"] == prints["projected"]
+    assert len(set(prints.values())) == len(prints) - 2
+
+
+def test_latency_real_time_takes_what_it_can_run_and_writes_rejects_among_the_rows(
+    spark: SparkSession, config: RunConfig
+) -> None:
+    app = new_app()
+    payments_of(app)
+
+    @app.stream(key="card", guarantee="at-least-once", latency="real-time")
+    def large(payments: DataFrame) -> DataFrame:
+        return payments.filter("amount > 100")
+
+    query = planned(app, spark, config)["large"]
+    assert (query.output_mode, query.rejects) == ("update", ())
+    assert "Union" in query.frame._jdf.queryExecution().analyzed().toString()
+
+    @app.stream(key="card")
+    def copied(payments: DataFrame) -> DataFrame:
+        return payments
+
+    @app.stream(key="card", guarantee="at-least-once", latency="real-time")
+    def once(payments: DataFrame) -> DataFrame:
+        return payments.dropDuplicates(["card"])
+
+    queries = planned(app, spark, config)
+    assert len(queries["copied"].rejects) == 1
+    assert "Union" not in queries["once"].frame._jdf.queryExecution().analyzed().toString()
+    alone = new_app()
+    payments_of(alone)
+    alone.stream(guarantee="at-least-once", latency="real-time")(once.function)
+    assert "it is the only reader of payments" in problems(alone, spark, config)[0]
+
+
+# ---- what does not fit
+
+
+def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSession, config: RunConfig) -> None:
+    from pyspark.sql import functions as F
+
+    app = new_app()
+    payments_of(app)
+    declared: dict[str, str] = {}
+
+    def bad(expected: str, **options: Any) -> Callable[[Callable[[DataFrame], Any]], None]:
+        def declare(function: Callable[[DataFrame], Any]) -> None:
+            def node(payments: DataFrame) -> Any:
+                return function(payments)
+
+            node.__name__ = f"node{len(declared)}"
+            declared[node.__name__] = expected
+            (app.view if options.pop("view", False) else app.stream)(**options)(node)
+
+        return declare
+
+    bad("it returns None, not a DataFrame; end the function with `return rows`")(lambda rows: None)
+    bad("it returns a int, not a DataFrame")(lambda rows: 1)
+    bad("it returns windows of which nothing is asked")(lambda rows: windowed(rows, hr.tumbling("1 minute")))
+    bad("it returns a DataFrame that does not stream")(lambda rows: spark.range(1))
+    bad("it returns a dict, and no channels are declared; declare them: channels=['eu']")(lambda rows: {"eu": rows})
+    bad("it returns a DataFrame, and its channels are eu, us", channels=["eu", "us"])(lambda rows: rows)
+    bad("it returns nothing for the channel 'us'", channels=["eu", "us"])(lambda rows: {"eu": rows})
+    bad("undeclared channel 'odds'; did you mean 'odd'?", channels=["odd"])(lambda rows: {"odds": rows})
+    bad("its key 'crad' is no column of what it returns; did you mean 'card'?", key="crad")(lambda rows: rows)
+    bad("its key 'all' is ARRAY<STRING>, which cannot be a key", key="all")(
+        lambda rows: rows.select(F.array("card").alias("all"))
+    )
+    bad("its event time 'when' is no column", event_time="when")(lambda rows: rows)
+    bad("its event time 'card' is STRING; make it TIMESTAMP", event_time="card")(lambda rows: rows)
+    bad("lateness without an event time", lateness="1 minute")(lambda rows: rows.drop("at"))
+    bad("the column 'x' has no type")(lambda rows: rows.withColumn("x", F.lit(None)))
+    bad("'m' has MAP<INT, STRING>, and JSON's keys are text")(lambda rows: rows.selectExpr("map(1, card) AS m"))
+    bad("has the column 'CARD' and 'card'")(
+        lambda rows: rows.withColumn("x", F.lit(1)).toDF("id", "card", "CARD", "at", "x")
+    )
+    bad("with name `crad` cannot be resolved. Did you mean one of the following? [")(lambda rows: rows.select("crad"))
+    bad("Syntax error")(lambda rows: rows.filter("amount >"))
+    bad("ZeroDivisionError: division by zero")(lambda rows: 1 / 0)
+    bad("Queries with streaming sources must be executed with writeStream.start()")(lambda rows: rows.count())
+    bad("Sorting is not supported on streaming")(lambda rows: rows.orderBy("at"))
+    bad("a sliding window is not served yet")(lambda rows: windowed(rows, hr.sliding("1 minute")).agg(n=hr.count()))
+    bad("streaming aggregations without watermark", key="card")(
+        lambda rows: windowed(rows, hr.tumbling("1 minute"), emit="final").agg(n=hr.count()).groupBy("card").count()
+    )
+    bad("'_deleted' is int; make it BOOLEAN", view=True, key="card")(
+        lambda rows: rows.selectExpr("card", "1 AS _deleted")
+    )
+    bad("order_by: 'att' is no column", view=True, key="card", order_by="att")(lambda rows: rows)
+    real_time: dict[str, Any] = {"latency": "real-time", "guarantee": "at-least-once"}
+    bad('latency="real-time" cannot run a Python UDF', **real_time)(lambda rows: rows.select(F.udf(str.upper)("card")))
+    bad('latency="real-time" cannot run a join of two streams', **real_time)(
+        lambda rows: rows.join(rows.select("id", F.lit(1).alias("one")), "id")
+    )
+    bad('latency="real-time" cannot run Python code (MapInArrow)', **real_time)(
+        lambda rows: rows.mapInArrow(lambda batches: batches, "id STRING")
+    )
+    bad("gives a window's row whenever it changes", **real_time)(
+        lambda rows: windowed(rows, hr.tumbling("1 minute")).agg(n=hr.count())
+    )
+
+    @app.stream
+    def downstream_of_a_problem(node0: DataFrame) -> DataFrame:
+        raise AssertionError("never called")
+
+    told = problems(app, spark, config)
+    for name, expected in declared.items():
+        (found,) = [problem for problem in told if f"{name!r}:" in problem]
+        assert expected in found
+    assert len(told) == len(declared)
+    assert all(problem.startswith(HERE) for problem in told)
+
+
+def test_a_problem_points_at_the_line_it_came_from(spark: SparkSession, config: RunConfig) -> None:
+    app = new_app()
+    payments_of(app)
+
+    @app.step
+    def broken(payments: DataFrame) -> DataFrame:
+        return payments.select("nothing")
+
+    @app.stream
+    def user(broken: DataFrame) -> DataFrame:
+        return broken
+
+    with pytest.raises(PlanError) as told:
+        plan(app.topology(), spark, config)
+    (problem,) = told.value.problems
+    assert Path(problem.file).read_text().splitlines()[problem.line - 1].strip() == 'return payments.select("nothing")'
+    assert problem.message.startswith("stream 'user': A column")
+
+
+def test_the_channel_of_late_rows_is_refused_while_nothing_writes_it(spark: SparkSession, config: RunConfig) -> None:
+    app = new_app()
+    payments_of(app)
+
+    @app.stream(key="card")
+    def bursts(payments: DataFrame) -> DataFrame:
+        return payments
+
+    @app.stream
+    def tardy(rows: DataFrame = bursts.late) -> DataFrame:  # type: ignore[assignment]
+        return rows
+
+    assert "nothing writes bursts.late yet" in problems(app, spark, config)[0]
+
+
+def test_ingestion_time_is_the_brokers_or_is_refused(spark: SparkSession, config: RunConfig) -> None:
+    app = new_app()
+    app.topic("appended", DDL, event_time=hr.ingestion_time())
+
+    @app.stream
+    def copied(appended: DataFrame) -> DataFrame:
+        return appended
+
+    assert planned(app, spark, config)["copied"].output_schema.names[-1] == "_timestamp"  # the topic is not there yet
+    admin = AdminClient({"bootstrap.servers": config.kafka_address})
+    name = f"{app.prefix}appended"
+    for made in admin.create_topics([NewTopic(name, 1, 1)]).values():
+        made.result(30)
+    (problem,) = problems(app, spark, config)
+    assert "its timestamps are the producer's (message.timestamp.type=CreateTime)" in problem
+    with pytest.raises(Unreachable):
+        plan(app.topology(), spark, RunConfig(kafka="127.0.0.1:1", kafka_settings={"socket.timeout.ms": "1000"}))
+
+    other = new_app()
+    other.topic("appended", DDL, event_time=hr.ingestion_time())
+    other.stream(copied.function)
+    settings = {"message.timestamp.type": "LogAppendTime"}
+    for made in admin.create_topics([NewTopic(f"{other.prefix}appended", 1, 1, config=settings)]).values():
+        made.result(30)
+    assert list(planned(other, spark, config)) == ["copied"]
+
+
+# ---- rejects, as a sink gets at them
+
+
+class Kept:
+    """A sink that keeps what it is given, and what it is told of rejects while the batch is open."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.counts: list[dict[str, int]] = []
+        self.query: StreamingQuery | None = None
+
+    def __call__(self, batch: DataFrame, _: int) -> None:
+        self.rows += batch.collect()
+        deadline = time.monotonic() + 30
+        while self.query is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert self.query is not None
+        metrics = self.query._jsq.streamingQuery().lastExecution().observedMetrics()
+        names = metrics.keys().mkString("\n").split("\n") if metrics.size() else []
+        self.counts.append({name: metrics.apply(name).getLong(0) for name in names})
+
+
+def run(query: PlannedQuery, checkpoint: Path) -> Kept:
+    kept = Kept()
+    writer = query.frame.writeStream.foreachBatch(kept).outputMode(query.output_mode)
+    kept.query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert kept.query.awaitTermination(200)
+    return kept
+
+
+def offsets(checkpoint: Path, batch: int, source: int = 0) -> dict[str, Any]:
+    return dict(json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2 + source]))
+
+
+def good(number: int) -> bytes:
+    return json.dumps(
+        {"id": str(number), "card": "c", "amount": number, "at": f"2026-01-01T00:00:{number:02}Z"}
+    ).encode()
+
+
+def send(config: RunConfig, topic: str, values: list[bytes | None]) -> None:
+    producer = Producer({"bootstrap.servers": config.kafka_address})
+    for value in values:
+        producer.produce(topic, value, key=b"the key", headers={"mine": b"1"}, timestamp=1_767_225_600_123)
+    assert producer.flush(30) == 0
+
+
+def test_rejects_are_counted_in_the_batch_and_read_by_its_offsets(
+    spark: SparkSession, config: RunConfig, tmp_path: Path
+) -> None:
+    app = new_app()
+    payments = payments_of(app)
+
+    @app.stream(key="id")
+    def copied(payments: DataFrame) -> DataFrame:
+        return payments
+
+    @app.stream
+    def complaints(rows: DataFrame = payments.rejected) -> DataFrame:  # type: ignore[assignment]
+        return rows
+
+    send(config, payments.topic_name, [good(1), b"first", good(2)])
+    queries = planned(app, spark, config)
+    (rejects,) = queries["copied"].rejects
+    kept = run(queries["copied"], tmp_path / "checkpoint")
+    assert [(row.topic, row.key, json.loads(row.value)["id"]) for row in kept.rows] == [
+        (f"{app.prefix}copied", b"1", "1"),
+        (f"{app.prefix}copied", b"2", "2"),
+    ]
+    send(config, payments.topic_name, [b"second", None, good(3)])
+    kept = run(queries["copied"], tmp_path / "checkpoint")
+    assert kept.counts == [{rejects.metric: 2}]
+    start, end = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
+    assert [row.value for row in rejects.read(spark, None, start).collect()] == [b"first"]
+    found = rejects.read(spark, start, end)
+    told = [
+        (row.value, row.key, {header.key: bytes(header.value) for header in row.headers}) for row in found.collect()
+    ]
+    place = {"headrace-topic": payments.topic_name.encode(), "headrace-partition": b"0", "mine": b"1"}
+    assert told == [
+        (
+            b"second",
+            b"the key",
+            {"headrace-reason": b"the value is not one JSON object", "headrace-offset": b"3", **place},
+        ),
+        (None, b"the key", {"headrace-reason": b"the value is null", "headrace-offset": b"4", **place}),
+    ]
+    assert {row.timestamp.microsecond for row in found.collect()} == {123000}
+    assert {row.topic for row in found.collect()} == {f"{payments.topic_name}.rejected"}
+
+    writer = found.write.format("kafka").option("kafka.bootstrap.servers", config.kafka_address)
+    writer.option("includeHeaders", "true").save()
+    kept = run(queries["complaints"], tmp_path / "complaints")
+    assert [(one["reason"], one["offset"], one["value"]) for one in (json.loads(row.value) for row in kept.rows)] == [
+        ("the value is not one JSON object", 3, "c2Vjb25k"),
+        ("the value is null", 4, None),
+    ]
+
+
+def test_where_a_feed_is_read_in_several_places_every_batch_is_looked_at(
+    spark: SparkSession, config: RunConfig, tmp_path: Path
+) -> None:
+    app = new_app()
+    payments = payments_of(app)
+
+    @app.stream(key="id", channels=["odd", "even"])
+    def split(payments: DataFrame) -> dict[str, DataFrame]:
+        return {"odd": payments.filter("amount % 2 = 1"), "even": payments.filter("amount % 2 = 0")}
+
+    @app.stream(key="id")
+    def evens(rows: DataFrame = split.even) -> DataFrame:  # type: ignore[assignment]
+        return rows.select("id")
+
+    send(config, payments.topic_name, [good(1), b"bad", good(2)])
+    queries = planned(app, spark, config)
+    (rejects,) = queries["split"].rejects
+    assert rejects.metric is None
+    kept = run(queries["split"], tmp_path / "checkpoint")
+    assert sorted((row.topic, json.loads(row.value)["id"]) for row in kept.rows) == [
+        (f"{app.prefix}split.even", "2"),
+        (f"{app.prefix}split.odd", "1"),
+    ]
+    assert rejects.read(spark, None, offsets(tmp_path / "checkpoint", 0)).count() == 1
+    assert queries["evens"].output_schema.ddl == "id STRING"
+
+
+def test_files_and_their_rejects(spark: SparkSession, config: RunConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    app = new_app()
+    app.files("lines", DDL, path=str(folder), key="card", event_time="at", lateness="1 minute")
+
+    @app.stream(key="id")
+    def copied(lines: DataFrame) -> DataFrame:
+        return lines
+
+    (folder / "a.json").write_bytes(good(1) + b"\nbad\n")
+    query = planned(app, spark, config)["copied"]
+    (rejects,) = query.rejects
+    kept = run(query, tmp_path / "checkpoint")
+    assert (len(kept.rows), kept.counts) == (1, [{rejects.metric: 1}])
+    (folder / "b.json").write_bytes(b"worse\n" + good(2) + b"\n")
+    kept = run(query, tmp_path / "checkpoint")
+    assert len(kept.rows) == 1
+    log = tmp_path / "checkpoint" / "sources" / "0"
+    first, second = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
+    assert [row.value for row in rejects.read(spark, None, first, log).collect()] == [b"bad"]
+    (found,) = rejects.read(spark, first, second, log).collect()
+    told = {header.key: bytes(header.value).decode() for header in found.headers}
+    assert (found.topic, found.value) == (f"{app.prefix}lines.rejected", b"worse")
+    assert told["headrace-topic"].endswith("b.json")
+
+
+def test_the_rate_source_counts(spark: SparkSession, config: RunConfig, tmp_path: Path) -> None:
+    app = new_app()
+    app.rate("ticks", rows_per_second=100)
+
+    @app.stream
+    def copied(ticks: DataFrame) -> DataFrame:
+        return ticks
+
+    query = planned(app, spark, config)["copied"]
+    assert query.rejects == ()
+    kept = Kept()
+    writer = query.frame.writeStream.foreachBatch(kept).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    kept.query = running = writer.start()
+    deadline = time.monotonic() + 60
+    while len(kept.rows) < 5 and time.monotonic() < deadline:
+        running.awaitTermination(1)
+    running.stop()
+    assert {json.loads(row.value)["value"] for row in kept.rows} >= {0, 1, 2, 3, 4}
