@@ -1,7 +1,9 @@
 """The app as its users have it: what `topology` declares, and the clients that send to it and read from it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from headrace import topology
@@ -14,9 +16,11 @@ from headrace.topology.schema import SchemaLike
 
 if TYPE_CHECKING:
     from headrace.clients import Consumer, Producer, Receipt, Record
+    from headrace.engine.progress import NodeProgress
+    from headrace.engine.runner import Runner
     from headrace.tables import ViewReader
 
-__all__ = ["App", "View"]
+__all__ = ["App", "Running", "View"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -63,6 +67,27 @@ class View(topology.View):
         return ViewReader(_postgres_dsn(postgres), self.app_name, self.name, self.key)
 
 
+class Running:
+    """An app that runs in this process: where its services are, and how its nodes are doing."""
+
+    def __init__(self, runner: "Runner", config: RunConfig) -> None:
+        self.kafka = config.kafka_address
+        self.postgres = config.postgres
+        self._runner = runner
+
+    def progress(self) -> "list[NodeProgress]":
+        """Every node, in the order of the graph. Raises NodeFailed once one has failed for good."""
+        nodes = self._runner.progress()
+        for node in nodes:
+            if node.state == "failed":
+                self._runner.process_all_available(node.node)  # which raises what it failed of
+        return nodes
+
+    def settle(self) -> None:
+        """Process all that the topics hold, and what comes of it, node by node down the graph."""
+        self._runner.process_all_available()
+
+
 class App(topology.App):
     """A pipeline: topics and files that feed it, and functions that make streams and views of them.
 
@@ -83,6 +108,42 @@ class App(topology.App):
         ) -> Callable[[Function], View]: ...
 
         def view(self, *_: Any, **__: Any) -> Any: ...
+
+    @contextmanager
+    def running(
+        self,
+        *,
+        home: str | Path | None = None,
+        kafka: str | None = None,
+        spark: str | None = None,
+        postgres: str | None = None,
+    ) -> Iterator[Running]:
+        """Run the app inside a `with` block, in this process; what `headrace run` does, for programs.
+
+        What no address is given for, here, in the environment or in headrace.toml, is embedded, under `home`. It
+        starts what is not up, and stops what it started.
+        """
+        from headrace.engine.runner import Runner
+        from headrace.services import Services
+
+        config = RunConfig.load({"home": home, "kafka": kafka, "spark": spark, "postgres": postgres})
+        has_views = any(isinstance(query, topology.View) for query in self.topology().queries)
+        services = Services(config.home)
+        needs_broker, needs_postgres = config.kafka is None, config.postgres is None and has_views
+        with ExitStack() as stack:
+            stack.enter_context(services.home.running(self.name))
+            if needs_broker or needs_postgres:
+                embedded = stack.enter_context(services.used(kafka=needs_broker, postgres=needs_postgres))
+                config = replace(
+                    config,
+                    kafka=config.kafka or embedded.kafka,
+                    postgres=config.postgres or embedded.postgres,
+                    create_inputs=needs_broker,
+                )
+            runner = Runner(self, config)
+            stack.callback(runner.stop)
+            runner.start()
+            yield Running(runner, config)
 
     def producer(self, *, kafka: str | None = None) -> "Producer":
         """A producer of rows for this app's topics; send inside `with app.producer() as producer:`."""
