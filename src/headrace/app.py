@@ -124,6 +124,7 @@ class App(topology.App):
         starts what is not up, and stops what it started.
         """
         from headrace.engine.runner import Runner
+        from headrace.engine.spark_log import spark_log
         from headrace.services import Services
 
         config = RunConfig.load({"home": home, "kafka": kafka, "spark": spark, "postgres": postgres})
@@ -142,7 +143,8 @@ class App(topology.App):
                 )
             runner = Runner(self, config)
             stack.callback(runner.stop)
-            runner.start()
+            with spark_log(config.home):
+                runner.start()
             yield Running(runner, config)
 
     def producer(self, *, kafka: str | None = None) -> "Producer":

@@ -53,9 +53,9 @@ def run(
 
 def _planned(app: "App", config: "RunConfig") -> dict[str, str]:
     """The columns of every node, or of each of its channels. Spark needs an address of Kafka, but asks nobody there."""
-    from headrace.cli.spark import spark_log
     from headrace.engine.plan import plan
     from headrace.engine.session import LOCAL, start_session
+    from headrace.engine.spark_log import spark_log
 
     with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
         home = Path(folder)

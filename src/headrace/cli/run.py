@@ -24,7 +24,7 @@ from headrace.cli.apps import (
     load_config,
 )
 from headrace.cli.live import Display
-from headrace.cli.options import Yes
+from headrace.cli.options import Yes, connect
 
 if TYPE_CHECKING:
     from headrace.engine.config import RunConfig
@@ -98,14 +98,14 @@ def _run(app: "App", topology: "Topology", config: "RunConfig", again: Again, se
                 postgres=config.postgres or addresses.postgres,
                 create_inputs=config.create_inputs or needs_broker,
             )
-        _check_reachable(topology, config)
+        _check_reachable(topology, config, is_own_kafka=not needs_broker)
         again.do(config, display)
         return _until_stopped(app, config, display, seconds)
 
 
 def _until_stopped(app: "App", config: "RunConfig", display: Display, seconds: float | None) -> int:
-    from headrace.cli.spark import spark_log
     from headrace.engine.runner import Runner
+    from headrace.engine.spark_log import spark_log
 
     def fetching(jar: "Jar", there: int, wanted: int) -> None:
         display.remark(f"fetching {jar}, {there + 1} of {wanted} (once)")
@@ -141,7 +141,7 @@ def _stopping_after(seconds: float | None, stop: Callable[[], None]) -> Iterator
 
 
 def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
-    from headrace.cli.spark import spark_log_path
+    from headrace.engine.spark_log import spark_log_path
     from headrace.engine.topics import written_topics
 
     yield f"{topology.app_name} runs: {', '.join(query.name for query in topology.queries)}; Ctrl-C stops it"
@@ -153,8 +153,10 @@ def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
     yield f"  Spark's log: {spark_log_path(config.home)}"
 
 
-def _check_reachable(topology: "Topology", config: "RunConfig") -> None:
+def _check_reachable(topology: "Topology", config: "RunConfig", is_own_kafka: bool) -> None:
     """A wrong address is a mistake to be told at once, not something to wait out."""
+    if is_own_kafka:
+        connect(config.kafka_address, None).check_reachable()
     if _views(topology):
         from headrace.tables import check_postgres
 
