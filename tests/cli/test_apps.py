@@ -1,7 +1,6 @@
 """`headrace check` and `graph`, and the mistakes `run` tells of before it starts anything."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -85,8 +84,7 @@ def test_the_drawing_in_the_terminal_and_as_mermaid(good: Headrace) -> None:
         (["run", "fraud.py", "--replay", "larg:payments=2026-01-01"], "did you mean 'large'?"),
         (["run", "fraud.py", "--reset", "large", "--replay", "large=2026-01-01"], "both reset and replayed"),
         (["run", "fraud.py", "--config", "nowhere.toml"], "nowhere.toml cannot be read"),
-        (["run", "fraud.py", "--postgres", "mysql://x"], "is no address"),
-        (["run", "fraud.py", "--postgres", "postgresql://127.0.0.1:1/x"], "127.0.0.1:1/x is away"),
+        (["run", "fraud.py", "--postgres", "postgresql://127.0.0.1:1/x"], "no Kafka answers at 127.0.0.1:1"),
     ],
 )
 def test_mistakes_that_need_no_spark_to_be_found(good: Headrace, words: list[str], complaint: str) -> None:
@@ -94,6 +92,15 @@ def test_mistakes_that_need_no_spark_to_be_found(good: Headrace, words: list[str
     assert done.returncode == 1
     assert complaint in done.stderr
     assert done.stderr.splitlines()[-1].startswith("headrace: ")
+
+
+@pytest.mark.parametrize(
+    ("postgres", "complaint"),
+    [("mysql://x", "is no address"), ("postgresql://127.0.0.1:1/x", "127.0.0.1:1/x is away")],
+)
+def test_a_postgresql_that_is_none(headrace: Headrace, postgres: str, complaint: str) -> None:
+    (headrace.folder / "fraud.py").write_text(GOOD)
+    assert complaint in headrace.fails("run", "fraud.py", "--postgres", postgres)
 
 
 def test_a_home_that_cannot_be_used_is_told(good: Headrace) -> None:
@@ -108,8 +115,9 @@ def test_an_app_that_runs_already_is_not_run_twice(good: Headrace) -> None:
         assert "'fraud' is running already" in good.fails("run", "fraud.py")
 
 
-def test_a_file_of_settings_is_read(good: Headrace, tmp_path: Path) -> None:
-    (good.folder / "headrace.toml").write_text('postgres = "postgresql://127.0.0.1:1/x"\n')
-    assert "127.0.0.1:1/x is away" in good.fails("run", "fraud.py")
-    (good.folder / "headrace.toml").write_text('postgre = "x"\n')
-    assert "did you mean 'postgres'?" in good.fails("run", "fraud.py")
+def test_a_file_of_settings_is_read(headrace: Headrace) -> None:
+    (headrace.folder / "fraud.py").write_text(GOOD)
+    (headrace.folder / "headrace.toml").write_text('postgres = "postgresql://127.0.0.1:1/x"\n')
+    assert "127.0.0.1:1/x is away" in headrace.fails("run", "fraud.py")
+    (headrace.folder / "headrace.toml").write_text('postgre = "x"\n')
+    assert "did you mean 'postgres'?" in headrace.fails("run", "fraud.py")

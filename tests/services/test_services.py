@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from headrace import ServiceError
+from headrace import ServiceError, TableError
 from headrace.services import Addresses, Home, Services
 
 
@@ -79,6 +79,19 @@ def test_what_a_run_started_ends_with_it_and_starts_only_what_it_needs(services:
         assert addresses.kafka is not None
         assert addresses.postgres is None
         assert answers(addresses.kafka)
+    assert pids(services) == {"broker": None, "postgres": None}
+
+
+def test_what_a_run_started_ends_with_it_when_it_fails(services: Services) -> None:
+    with pytest.raises(ZeroDivisionError), services.used(kafka=True, postgres=False):
+        raise ZeroDivisionError
+    assert pids(services) == {"broker": None, "postgres": None}
+
+
+def test_a_start_that_fails_half_way_leaves_nothing_running(services: Services) -> None:
+    (services.home.path / "postgres").write_text("in the way")
+    with pytest.raises(TableError), services.used(kafka=True, postgres=True):
+        pass
     assert pids(services) == {"broker": None, "postgres": None}
 
 

@@ -108,18 +108,16 @@ class Services:
 
         `notice` is told, from another thread, when that happens.
         """
-        with self.home.in_use():
+        try:
+            with self.home.in_use():
+                with self.home.changing():
+                    addresses = self._start(kafka=kafka, postgres=postgres)
+                with _watched(lambda: self._revive(kafka, postgres, addresses, notice), notice):
+                    yield addresses
+        finally:
             with self.home.changing():
-                addresses = self._start(kafka=kafka, postgres=postgres)
-            watcher = _Watcher(lambda: self._revive(kafka, postgres, addresses, notice), notice)
-            watcher.start()
-            try:
-                yield addresses
-            finally:
-                watcher.stop()
-        with self.home.changing():
-            if not self.home.read().get(KEPT) and not self.home.is_in_use():
-                self._stop()
+                if not self.home.read().get(KEPT) and not self.home.is_in_use():
+                    self._stop()
 
     def _start(self, *, kafka: bool, postgres: bool) -> Addresses:
         noted = self.home.read()
@@ -173,28 +171,25 @@ class Services:
             notice(f"its address is another now ({after.kafka}, {after.postgres}): stop the app and start it again")
 
 
-class _Watcher:
-    """Looks again and again; where that fails it says so, and looks less and less often."""
+@contextmanager
+def _watched(look: Callable[[], None], notice: Notice) -> Iterator[None]:
+    """Look again and again, in a thread; where that fails, say so and look less and less often."""
+    ended = Event()
 
-    def __init__(self, look: Callable[[], None], notice: Notice) -> None:
-        self._look = look
-        self._notice = notice
-        self._stopped = Event()
-        self._thread = Thread(target=self._run, name="headrace services", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def watch() -> None:
         pause = LOOK_EVERY
-        while not self._stopped.wait(pause):
+        while not ended.wait(pause):
             try:
-                self._look()
+                look()
                 pause = LOOK_EVERY
             except Error as error:
-                self._notice(str(error))
+                notice(str(error))
                 pause = min(pause * 2, LONGEST_PAUSE)
+
+    thread = Thread(target=watch, name="headrace services", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
