@@ -163,7 +163,7 @@ def _fetch(java: str, jar: Jar, target: Path, folder: Path) -> Path:
 
 def _reason(said: str) -> str:
     """What Ivy complains of, in a line: it prints a page."""
-    for sign in ("Host ", "unresolved dependency", "ERROR", "not found", "Server access error"):
+    for sign in ("Host ", "Server access error", "unresolved dependency", "not found", "ERROR"):
         for line in said.splitlines():
             if sign in line:
                 return line.strip().strip(":").strip()
