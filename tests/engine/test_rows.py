@@ -96,7 +96,7 @@ def test_spark_hands_all_rows_over_in_the_order_of_its_partitions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     monkeypatch.setattr(rows_module, "IN_MEMORY", limit)
-    frame = spark.range(0, 25_000, 1, 3).selectExpr("id AS n", "CAST(id AS BINARY) AS v")
+    frame = spark.range(0, 25_000, 1, 3).selectExpr("id AS n", "CAST(CAST(id AS STRING) AS BINARY) AS v")
     with collect(frame, tmp_path) as rows:
         assert numbers_in(list(rows.slices())) == list(range(25_000))
         assert pc.sum(rows.column("n")).as_py() == sum(range(25_000))

@@ -345,8 +345,8 @@ def test_lag_counts_what_was_not_read(
         go.wait(60)
         write(self, frame, number)
 
+    monkeypatch.setattr(running.NodeRun, "_write", held)
     with run(app, config, spark) as runner:
-        monkeypatch.setattr(running.NodeRun, "_write", held)
         send(config.kafka_address, f"{prefix}events", [event(n) for n in range(7)], key="k")
         until(lambda: runner.progress()[0].lag == 7)
         go.set()

@@ -44,8 +44,8 @@ class RunConfig:
     markers: bool = False
     """Whether every feed with an event time is read together with its markers, by which tests move its watermark."""
 
-    max_records_per_batch: int = 500_000
-    """Of one source: bounds what a batch holds after downtime."""
+    max_records_per_batch: int | None = 500_000
+    """Of one source: bounds what a batch holds after downtime. None is no bound."""
     state_partitions: int = 2
     """How many ways state and shuffles are split. A checkpoint keeps the number it began with."""
     transaction_timeout: Duration = TRANSACTION_TIMEOUT

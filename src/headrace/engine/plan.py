@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -163,13 +163,15 @@ class _Planner:
 
     def _planned(self, node: QueryNode, feeds: tuple[Feed, ...]) -> PlannedQuery:
         real_time = isinstance(node, Stream) and node.latency is Latency.REAL_TIME
+        # In real-time mode a batch has no end that could be bounded.
+        config = replace(self.config, max_records_per_batch=None) if real_time else self.config
         rejected = self.topology.rejects_written_by(node)
         readings = {feed: self._reading(feed) for feed in feeds}
         frames: dict[Feed, DataFrame] = {}
         beside: list[DataFrame] = []
         for feed, reading in readings.items():
             rejects_to = f"{feed.topic_name}.rejected" if real_time and feed in rejected else None
-            frames[feed], rejects = read(self.spark, reading, self.config, node.name, rejects_to)
+            frames[feed], rejects = read(self.spark, reading, config, node.name, rejects_to)
             if rejects is not None:
                 beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
         with uses_of_windows() as windows:

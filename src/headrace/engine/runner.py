@@ -1,5 +1,6 @@
 """A topology that runs: one query per node, looked after until it is stopped or a node fails for good."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from headrace.engine.config import RunConfig
 from headrace.engine.jars import Progress
 from headrace.engine.progress import NodeProgress
 from headrace.engine.session import LOCAL, start_session
-from headrace.engine.topics import ensure_inputs, ensure_outputs, read_topics
+from headrace.engine.topics import ensure_inputs, ensure_outputs, read_topics, real_time_slots
 from headrace.errors import CheckpointError, KafkaError, NodeFailed
 from headrace.topology import App, Latency, Schema, StateStore, Stream, Topology, View
 
@@ -134,7 +135,7 @@ class Runner:
             self._spark = start_session(
                 self.topology.app_name,
                 home=config.home,
-                master=config.spark or LOCAL,
+                master=config.spark or self._local_master(config),
                 state=self._state_store,
                 partitions=config.state_partitions,
                 settings=config.spark_settings,
@@ -142,6 +143,12 @@ class Runner:
             )
         prepare_session(self._spark)
         return plan(self.topology, self._spark, config)
+
+    def _local_master(self, config: RunConfig) -> str:
+        """All cores; where real-time nodes hold on to tasks for ever, as many more threads."""
+        assert self._cluster is not None
+        held = real_time_slots(self.topology, self._cluster, config)
+        return LOCAL if not held else LOCAL.replace("*", str((os.cpu_count() or 1) + held))
 
     def _run_of(
         self, planned: "PlannedQuery", checkpoint: Checkpoint, config: RunConfig, cluster: Cluster

@@ -61,7 +61,11 @@ def read(
         if is_rejects(feed):
             return raw.select(*_rejects_columns()), None
     parsed = parse(raw, shape)
-    rejects = None if rejects_to is None else _reject_records(parsed, reading, rejects_to, _PLACE)
+    rejects = None
+    if rejects_to is not None:
+        # Real-time mode wants a source of its own for each branch of a union.
+        again = spark.readStream.format("kafka").options(**options).load()
+        rejects = _reject_records(parse(again, shape), reading, rejects_to, _PLACE)
     # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
     observed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
     usable = observed.filter(~F.col(REJECTED)).select(*rows(shape))
@@ -126,10 +130,11 @@ def _stream_options(reading: Reading, config: RunConfig, query: str, headers: bo
     topic = reading.feed.topic_name
     given = config.starting_offsets.get(query, {}).get(topic)
     needs_headers = headers or "_headers" in reading.shape.record_columns or is_rejects(reading.feed)
+    cap = config.max_records_per_batch
     return _topic_options(reading, config) | {
         "startingOffsets": "earliest" if given is None else json.dumps({topic: given}),
-        "maxOffsetsPerTrigger": str(config.max_records_per_batch),
         "includeHeaders": str(needs_headers).lower(),
+        **({} if cap is None else {"maxOffsetsPerTrigger": str(cap)}),
     }
 
 

@@ -1,14 +1,14 @@
 """The topics of a run: those it reads must be there, those it writes are made if they are not."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
 from headrace.errors import TopicNotFound, Unreachable
-from headrace.topology import Files, IngestionTime, QueryNode, Rate, Stream, Topic, Topology
+from headrace.topology import Files, IngestionTime, Latency, QueryNode, Rate, Stream, Topic, Topology
 
-__all__ = ["ensure_inputs", "ensure_outputs", "read_topics", "written_topics"]
+__all__ = ["ensure_inputs", "ensure_outputs", "read_topics", "real_time_slots", "written_topics"]
 
 SEEN_WITHIN = 30.0
 BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -39,15 +39,33 @@ def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> No
 
 def ensure_outputs(topology: Topology, cluster: Cluster, config: RunConfig) -> None:
     """Topics that the app writes; one has as many partitions as the topic that its rows come from."""
-    sizes: dict[str, int | None] = dict(cluster.partitions())
-    made = []
+    known = cluster.partitions()
+    sizes = _sizes(topology, known)
+    made = [topic for topic in sizes if topic not in known]
+    for topic in made:
+        cluster.create(topic, sizes[topic], config.topic_settings)
+    _wait_for(cluster, made)
+
+
+def real_time_slots(topology: Topology, cluster: Cluster, config: RunConfig) -> int:
+    """How many tasks the real-time nodes run at all times: one for each partition of what they read and shuffle."""
+    sizes = _sizes(topology, cluster.partitions())
+    slots = 0
+    for query in topology.queries:
+        if isinstance(query, Stream) and query.latency is Latency.REAL_TIME:
+            rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]  # read once more
+            read = [*read_topics(topology, query), *rejected]
+            slots += sum(sizes.get(topic) or 1 for topic in read) + config.state_partitions
+    return slots
+
+
+def _sizes(topology: Topology, known: Mapping[str, int]) -> dict[str, int | None]:
+    """The partitions of all topics, those too that the app will make; None is the cluster's default."""
+    sizes: dict[str, int | None] = dict(known)
     for query in topology.queries:
         for topic, source in written_topics(topology, query).items():
-            if topic not in sizes:
-                sizes[topic] = None if source is None else sizes.get(source)
-                cluster.create(topic, sizes[topic], config.topic_settings)
-                made.append(topic)
-    _wait_for(cluster, made)
+            sizes.setdefault(topic, None if source is None else sizes.get(source))
+    return sizes
 
 
 def written_topics(topology: Topology, query: QueryNode) -> dict[str, str | None]:
