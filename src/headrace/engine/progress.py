@@ -97,15 +97,6 @@ class Tracker:
     def last_batch(self) -> int | None:
         return self._batch
 
-    def covers(self, ends: Offsets) -> bool:
-        """Whether everything before those offsets was read."""
-        with self._lock:
-            return all(
-                self._positions.get(topic, {}).get(partition, 0) >= end
-                for topic in self.topics
-                for partition, end in ends.get(topic, {}).items()
-            )
-
     def shown(self, state: NodeState, errors: int, last_error: str | None) -> NodeProgress:
         with self._lock:
             return NodeProgress(

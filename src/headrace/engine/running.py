@@ -98,12 +98,24 @@ class NodeRun:
             query = self._query
             if query is not None and self._state is NodeState.RUNNING:
                 try:
-                    query.processAllAvailable()
+                    self._await_idle(query)
                     if query.isActive:
                         return
                 except (StreamingQueryException, Py4JError, OSError):
                     pass  # whoever looks after the query notices as well
             time.sleep(POLL)
+
+    def _await_idle(self, query: StreamingQuery) -> None:
+        if self._sink is not None:
+            query.processAllAvailable()
+            return
+        # In real-time mode Spark does not say when it has nothing to do. One batch is under way; the next begins after
+        # now, so that once it is over all that was there has been read.
+        self.tracker.read(query)
+        begun = self.tracker.last_batch or 0
+        while query.isActive and (self.tracker.last_batch or 0) < begun + 2:
+            time.sleep(POLL)
+            self.tracker.read(query)
 
     def request_stop(self) -> None:
         self._stopping.set()
