@@ -22,7 +22,7 @@ from headrace.broker.wire.errors import ErrorCode
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import EARLIEST, LATEST, Client, Committed, Refused
 from tests.broker.faults.harness import Running, abandoned
-from tests.broker.faults.workload import patiently
+from tests.broker.faults.journal import patiently
 
 TOPIC = "t"
 PARTITIONS = 2

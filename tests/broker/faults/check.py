@@ -61,6 +61,7 @@ def check(expected: Expected, address: tuple[str, int]) -> None:
     with Client(address) as client:
         lives = _check_topics(promises, client)
         _check_configs(promises, client, lives)
+        _check_members(promises, client)
         _check_offsets(promises, client, lives)
         before = _check_logs(promises, client, lives)
         _check_producer_ids(promises, client)
@@ -87,10 +88,11 @@ def _check_topics(promises: Promises, client: Client) -> dict[str, int]:
         there = {life for life in possible if life is not ABSENT}
         if not there:
             raise BrokenPromise(f"topic {topic} was deleted and is there")
-        there = {life for life in there if expected.partitions[topic, life] == found[topic]}
+        there = {life for life in there if found[topic] in expected.partitions[topic, life]}
         if not there:
             raise BrokenPromise(f"topic {topic} has {found[topic]} partitions")
         lives[topic] = max(there)
+        expected.partitions[topic, lives[topic]] = {found[topic]}
     if unknown := set(found) - set(expected.lives):
         raise BrokenPromise(f"topics nobody made: {unknown}")
     return lives
@@ -111,11 +113,24 @@ def _check_offsets(promises: Promises, client: Client, lives: dict[str, int]) ->
             raise BrokenPromise(f"{group} has {entry} on {topic}-{partition}, possible is {possible}")
 
 
+def _check_members(promises: Promises, client: Client) -> None:
+    """Who was in a group is in it still, with the same assignment, and need not join again."""
+    for group, membership in promises.expected.members.items():
+        if membership is None:
+            continue
+        try:
+            client.heartbeat(membership)
+        except Refused as refused:
+            raise BrokenPromise(f"a member of {group} was told {refused}") from refused
+        if client.assignment(membership) != membership.assignment:
+            raise BrokenPromise(f"the assignment of {membership} is now {client.assignment(membership)!r}")
+
+
 def _places(promises: Promises, lives: dict[str, int]) -> list[Place]:
     return [
         Place(topic, partition)
         for topic, life in lives.items()
-        for partition in range(promises.expected.partitions[topic, life])
+        for partition in range(max(promises.expected.partitions[topic, life]))
     ]
 
 
@@ -139,6 +154,8 @@ def _check_log(promises: Promises, place: Place, log: Log, life: int) -> None:
     if log.end != log.high_watermark:
         raise BrokenPromise(f"{place} can be read to {log.end}, not to {log.high_watermark}")
     low, high = promises.expected.log_starts.get(place, (0, 0))
+    if place.topic in promises.expected.aging:
+        high = log.end
     if not low <= log.start <= high:
         raise BrokenPromise(f"{place} starts at {log.start}, possible is {low} to {high}")
     found: dict[bytes, int] = {}
@@ -209,6 +226,8 @@ def _check_seen(promises: Promises, logs: dict[Place, Log], lives: dict[str, int
         log = logs[place]
         if saw.high_watermark > log.high_watermark:
             raise BrokenPromise(f"{place} ended at {saw.high_watermark}, and now at {log.high_watermark}")
+        if saw.log_start > log.start:
+            raise BrokenPromise(f"{place} started at {saw.log_start}, and now at {log.start}")
         for offset, value in saw.records:
             if offset >= log.start and log.records.get(offset) != value:
                 raise BrokenPromise(f"{place}: {value!r} was read at {offset}, now {log.records.get(offset)!r}")

@@ -84,6 +84,10 @@ class Client:
         value: str | None = entry.value
         return value
 
+    def add_partitions(self, name: str, total: int) -> None:
+        body = {"topics": [{"name": name, "count": total, "assignments": None}], "timeout": 10_000}
+        _check(self.raw.call(37, 1, body).results[0])
+
     def delete_records(self, topic: str, partition: int, before: int) -> int:
         wanted = {"name": topic, "partitions": [{"partition_index": partition, "offset": before}]}
         answer = self.raw.call(21, 2, {"topics": [wanted], "timeout": 10_000})
@@ -113,6 +117,16 @@ class Client:
     ) -> int:
         """The offset of the batch's first record."""
         return self.receive_produce(self.send_produce(topic, partition, batch, transactional_id, acks))
+
+    def produce_to_many(self, topic: str, batches: dict[int, bytes]) -> dict[int, int]:
+        """One request for several partitions, answered when all of them are done; the offset of each."""
+        data = [{"index": partition, "records": batch} for partition, batch in batches.items()]
+        body = {"acks": ALL, "timeout": 10_000, "topic_data": [{"name": topic, "partition_data": data}]}
+        offsets = {}
+        for result in self.raw.call(0, 9, body).responses[0].partition_responses:
+            _check(result)
+            offsets[result.index] = result.base_offset
+        return offsets
 
     def fetch(
         self, topic: str, partition: int, offset: int, *, committed: bool = False, max_bytes: int = 1 << 20
@@ -147,7 +161,7 @@ class Client:
         while True:
             fetched = self.fetch(topic, partition, offset, committed=committed)
             log.high_watermark, log.last_stable_offset = fetched.high_watermark, fetched.last_stable_offset
-            log.start = max(log.start, fetched.log_start)
+            log.start = fetched.log_start
             new = [batch for batch in fetched.batches if batch.next_offset > offset]
             if not new:
                 return log
@@ -234,6 +248,49 @@ class Client:
         result = answer.topics[0].partitions[0]
         _check(result)
         return None if result.committed_offset == -1 else Committed(result.committed_offset, result.metadata)
+
+    def join(self, group: str, member_id: str, assignment: bytes) -> "Membership":
+        """Join a group nobody else is in, and give oneself that assignment."""
+        body = {
+            "group_id": group,
+            "session_timeout": 1_000_000,
+            "rebalance_timeout": 1_000_000,
+            "member_id": member_id,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": b"faults"}],
+        }
+        answer = self.raw.call(11, 5, body)
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            answer = self.raw.call(11, 5, body | {"member_id": answer.member_id})
+        _check(answer)
+        membership = Membership(group, answer.member_id, answer.generation_id, assignment)
+        mine = [{"member_id": membership.member_id, "assignment": assignment}]
+        body = {"group_id": group, "generation_id": membership.generation, "member_id": membership.member_id}
+        _check(self.raw.call(14, 3, body | {"assignments": mine}))
+        return membership
+
+    def heartbeat(self, membership: "Membership") -> None:
+        body = {
+            "group_id": membership.group,
+            "generation_id": membership.generation,
+            "member_id": membership.member_id,
+        }
+        _check(self.raw.call(12, 3, body))
+
+    def assignment(self, membership: "Membership") -> bytes | None:
+        """What the group says this member has."""
+        [group] = self.raw.call(15, 3, {"groups": [membership.group]}).groups
+        _check(group)
+        found = {member.member_id: member.member_assignment for member in group.members}
+        assignment: bytes | None = found.get(membership.member_id)
+        return assignment
+
+
+class Membership(NamedTuple):
+    group: str
+    member_id: str
+    generation: int
+    assignment: bytes
 
 
 class Log:

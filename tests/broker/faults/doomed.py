@@ -7,10 +7,11 @@ from pathlib import Path
 
 from headrace.broker.server import Broker
 from tests.broker.faults.faulty import Countdown, FaultyDisk, die
+from tests.broker.faults.harness import AGING
 
 
 async def _main(data: Path, number: int) -> None:
-    broker = Broker(data, disk=FaultyDisk(Countdown(number, die)))
+    broker = Broker(data, settings=AGING, disk=FaultyDisk(Countdown(number, die)))
     await broker.start()
     print(broker.port, flush=True)
     await asyncio.Event().wait()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.broker.faults.client import Committed
+from tests.broker.faults.client import Committed, Membership
 
 ABSENT = None
 
@@ -19,6 +19,15 @@ class CreateTopic:
     topic: str
     life: int
     partitions: int
+    aging: bool = False
+    """Whether the broker lets go of old records by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    topic: str
+    life: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,13 @@ class InitProducer:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """The answer is the membership."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteRecords:
     topic: str
     partition: int
@@ -92,9 +108,23 @@ class Saw:
     records: tuple[tuple[int, bytes], ...]
     high_watermark: int
     committed: bool = False
+    log_start: int = 0
 
 
-Action = CreateTopic | DeleteTopic | SetConfig | Send | Begin | End | CommitOffset | InitProducer | DeleteRecords | Saw
+Action = (
+    CreateTopic
+    | AddPartitions
+    | DeleteTopic
+    | Join
+    | SetConfig
+    | Send
+    | Begin
+    | End
+    | CommitOffset
+    | InitProducer
+    | DeleteRecords
+    | Saw
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +169,10 @@ class Expected:
     """Folded from the notes up to a crash: what is certain, and what is possible."""
 
     lives: dict[str, set[int | None]] = field(default_factory=dict)
-    partitions: dict[tuple[str, int], int] = field(default_factory=dict)
+    partitions: dict[tuple[str, int], set[int]] = field(default_factory=dict)
+    aging: set[str] = field(default_factory=set)
+    members: dict[str, Membership | None] = field(default_factory=dict)
+    """None while nobody knows whether a member has joined anew."""
     configs: dict[tuple[str, str], set[str | None]] = field(default_factory=dict)
     offsets: dict[tuple[str, str, int], set[Committed | None]] = field(default_factory=dict)
     log_starts: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -178,9 +211,15 @@ def fold(notes: Iterable[Attempt | Answer | Saw]) -> Expected:
 
 def _tried(expected: Expected, action: Action) -> None:
     match action:
-        case CreateTopic(topic, life, partitions):
+        case CreateTopic(topic, life, partitions, aging):
             expected.possible_lives(topic).add(life)
-            expected.partitions[topic, life] = partitions
+            expected.partitions[topic, life] = {partitions}
+            if aging:
+                expected.aging.add(topic)
+        case AddPartitions(topic, life, total):
+            expected.partitions[topic, life].add(total)
+        case Join(group):
+            expected.members[group] = None
         case DeleteTopic(topic):
             expected.possible_lives(topic).add(ABSENT)
         case SetConfig(topic, name, value):
@@ -207,6 +246,10 @@ def _answered(expected: Expected, action: Action, result: Any) -> None:
     match action:
         case CreateTopic(topic, life):
             expected.lives[topic] = {life}
+        case AddPartitions(topic, life, total):
+            expected.partitions[topic, life] = {total}
+        case Join(group):
+            expected.members[group] = result
         case DeleteTopic(topic):
             expected.lives[topic] = {ABSENT}
         case SetConfig(topic, name, value):

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 DATA = "data"
 QUICK = {"group.initial.rebalance.delay.ms": "0"}
+AGING = {**QUICK, "log.retention.check.interval.ms": "50"}
+"""Of a broker at work: old segments go while it is watched. Where it is checked, they stay."""
 
 
 class Running:

@@ -13,8 +13,9 @@ from typing import Any
 
 from tests.broker.faults.check import check
 from tests.broker.faults.facts import Answer, Attempt, Expected, Saw, fold
-from tests.broker.faults.harness import abandoned, recording
+from tests.broker.faults.harness import AGING, abandoned, recording
 from tests.broker.faults.history import History, Note
+from tests.broker.faults.journal import STOPPING
 from tests.broker.faults.mutants import NONE
 from tests.broker.faults.powerloss import Loss, image_after
 from tests.broker.faults.strace import parse, traced
@@ -28,7 +29,7 @@ Parts = Callable[[Path, History], Mapping[str, Any]]
 
 def plain_parts(folder: Path, history: History) -> Mapping[str, Any]:
     """The disk and store of a recording; mutants put others in their place."""
-    return recording(folder, history, SYNC_SECONDS)
+    return recording(folder, history, SYNC_SECONDS) | {"settings": AGING}
 
 
 @contextmanager
@@ -40,30 +41,52 @@ def scratch() -> Iterator[Path]:
 
 
 def record(seed: int, lives: int, seconds: float, parts: Parts = plain_parts) -> History:
-    """The history of a broker under load that was killed as often; some lives end before they have begun."""
+    """The history of a broker under load that was killed or stopped as often, sometimes before it had begun."""
     history = History()
     workload = Workload(history.note, seed)
     dice = random.Random(seed)
     for life in range(lives):
         last = life + 1 == lives
-        short = not last and dice.random() < 0.4
-        lifetime = dice.uniform(0, 0.1) if short else seconds * dice.uniform(0.5, 1.5)
-        history = _live(history, workload, lifetime, parts)
+        lifetime = seconds * dice.uniform(0.5, 1.5)
+        if not last and dice.random() < 0.3:
+            history = _stopped_life(history, workload, lifetime, parts)
+        else:
+            short = not last and dice.random() < 0.4
+            history = _killed_life(history, workload, dice.uniform(0, 0.1) if short else lifetime, parts)
     return history
 
 
-def _live(history: History, workload: Workload, lifetime: float, parts: Parts) -> History:
+def _killed_life(history: History, workload: Workload, lifetime: float, parts: Parts) -> History:
     """One life from the files the last one left in sight, ended after that many seconds at whatever it does."""
-    workload.journal.note = history.note
     killed: list[History] = []
     end = threading.Timer(lifetime, lambda: killed.append(history.kill()))
-    with scratch() as folder:
-        image_after(history, history.now(), Loss.ALL_KEPT).write_to(folder)
+    with scratch() as folder, _prepared(history, workload, folder):
         end.start()
         with abandoned(folder, **parts(folder, history)) as running:
             workload.run(running.address, lambda: bool(killed))
             end.join()
     return killed[0]
+
+
+def _stopped_life(history: History, workload: Workload, lifetime: float, parts: Parts) -> History:
+    """The same, but ended as SIGTERM does it, in the middle of all requests."""
+    with (
+        scratch() as folder,
+        _prepared(history, workload, folder),
+        abandoned(folder, **parts(folder, history)) as running,
+    ):
+        end = threading.Timer(lifetime, lambda: running.wait(running.broker.stop()))
+        end.start()
+        workload.run(running.address, lambda: False, STOPPING)
+        end.join()
+    return history.kill()
+
+
+@contextmanager
+def _prepared(history: History, workload: Workload, folder: Path) -> Iterator[None]:
+    workload.journal.note = history.note
+    image_after(history, history.now(), Loss.ALL_KEPT).write_to(folder)
+    yield
 
 
 def record_process(

@@ -9,17 +9,18 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
-from tests.broker.faults.harness import DATA
-from tests.broker.faults.history import Killed
+from headrace.broker.wire.errors import ErrorCode
+from tests.broker.faults.harness import AGING, DATA
+from tests.broker.faults.journal import DISK_TROUBLE, STOPPING
 from tests.broker.faults.mutants import NONE
 from tests.broker.faults.strace import Restarted, encode_marker
-from tests.broker.faults.workload import DISK_TROUBLE, Workload
+from tests.broker.faults.workload import Workload
 
 READY = "ready at 127.0.0.1:"
+STOP_SECONDS = 10
 
 
 def broker_command(data: Path, mutant: str = NONE) -> list[str]:
@@ -27,32 +28,18 @@ def broker_command(data: Path, mutant: str = NONE) -> list[str]:
         program = [str(Path(sys.executable).with_name("headrace"))]
     else:
         program = [sys.executable, "-m", "tests.broker.faults.mutated", mutant]
-    return [*program, "broker", "--data", str(data), "--listen", "127.0.0.1:0"]
-
-
-def start(command: list[str]) -> tuple["subprocess.Popen[str]", int | None]:
-    """The process and its port; no port if it ended before it was ready."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if READY in line:
-            return process, int(line.partition(READY)[2].partition(",")[0])
-    return process, None
+    settings = [word for name, value in AGING.items() for word in ("--set", f"{name}={value}")]
+    return [*program, "broker", "--data", str(data), "--listen", "127.0.0.1:0", *settings]
 
 
 class Markers:
-    """Facts, each in one write to a file that strace sees. After a kill nothing counts until the next life."""
+    """Facts, each in one write to a file that strace sees."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._lock = threading.Lock()
-        self.dead = False
 
     def __call__(self, fact: Any) -> None:
-        with self._lock:
-            if self.dead:
-                raise Killed
-            os.write(self._file, encode_marker(fact))
+        os.write(self._file, encode_marker(fact))
 
 
 def main(root: Path, markers_path: Path, seed: int, lives: int, seconds: float, mutant: str, trouble: bool) -> None:
@@ -61,41 +48,35 @@ def main(root: Path, markers_path: Path, seed: int, lives: int, seconds: float, 
     markers = Markers(markers_path)
     workload = Workload(markers, seed)
     for life in range(lives):
-        short = life + 1 < lives and dice.random() < 0.3
-        lifetime = dice.uniform(0.3, 1.0) if short else seconds
-        process, port = _with_limit(lifetime, short, broker_command(root / DATA, mutant))
-        if port is not None:
-            end = time.monotonic() + lifetime
-            worker = threading.Thread(
-                target=workload.run,
-                args=[("127.0.0.1", port), lambda: markers.dead, DISK_TROUBLE if trouble else ()],
-            )
-            worker.start()
-            while time.monotonic() < end and process.poll() is None:
-                time.sleep(0.005)
-            process.kill()
-            process.wait()
-            markers.dead = True
-            worker.join()
-        process.kill()
-        process.wait()
-        markers.dead = False
-        if life + 1 < lives:
+        last = life + 1 == lives
+        lifetime = dice.uniform(0.3, 1.0) if not last and dice.random() < 0.3 else seconds
+        clean = not last and not trouble and dice.random() < 0.25
+        _live(workload, broker_command(root / DATA, mutant), lifetime, clean, DISK_TROUBLE if trouble else STOPPING)
+        if not last:
             snapshot = markers_path.parent / f"snapshot-{life}"
             shutil.copytree(root, snapshot, ignore=shutil.ignore_patterns("*-shm"))
             markers(Restarted(snapshot))
 
 
-def _with_limit(lifetime: float, short: bool, command: list[str]) -> tuple["subprocess.Popen[str]", int | None]:
-    """Start the broker; a short life may end before it is ready."""
-    if not short:
-        return start(command)
+def _live(
+    workload: Workload, command: list[str], lifetime: float, clean: bool, tolerated: frozenset[ErrorCode]
+) -> None:
+    """One life of a process, which may end before it is ready to serve."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    killer = threading.Timer(lifetime, process.kill)
-    killer.start()
     assert process.stdout is not None
+    killer = threading.Timer(lifetime, process.kill)
+    if not clean:
+        killer.start()
     line = process.stdout.readline()
-    return process, int(line.partition(READY)[2].partition(",")[0]) if READY in line else None
+    if READY in line:
+        if clean:
+            threading.Timer(lifetime, process.terminate).start()
+        port = int(line.partition(READY)[2].partition(",")[0])
+        workload.run(("127.0.0.1", port), lambda: process.poll() is not None, tolerated)
+    process.wait(STOP_SECONDS + lifetime)
+    if clean:
+        assert process.returncode == 0, f"a stop ended with {process.returncode}"
+    killer.cancel()
 
 
 if __name__ == "__main__":

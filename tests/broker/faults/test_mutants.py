@@ -14,11 +14,11 @@ from tests.broker.faults.client import Client, Refused
 from tests.broker.faults.faulty import broken
 from tests.broker.faults.harness import abandoned
 from tests.broker.faults.history import History
+from tests.broker.faults.journal import Journal
 from tests.broker.faults.lives import Crash, check_after, crashes, record, record_process, scratch
 from tests.broker.faults.mutants import MUTANTS, NONE, mutated
 from tests.broker.faults.powerloss import Loss
 from tests.broker.faults.recording import FaultyRecordingDisk, RecordingDisk, RecordingStore
-from tests.broker.faults.workload import Journal
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -35,7 +35,7 @@ def inside(mutant: str) -> None:
 
 def outside(mutant: str) -> None:
     """Power losses of a process, recorded with strace."""
-    history = record_process(7, lives=1, seconds=1.5, mutant=mutant)
+    history = record_process(7, lives=1, seconds=2.5, mutant=mutant)
     for crash in crashes(history, 60, seed=7):
         check_after(history, crash)
 

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from headrace.errors import BrokerError
+from tests.broker.faults.actors import Reader
 from tests.broker.faults.check import check
 from tests.broker.faults.client import Client, Refused
 from tests.broker.faults.facts import fold
 from tests.broker.faults.faulty import SPACE, SYNCS, Countdown, FaultyDisk, broken, fail_with, full
 from tests.broker.faults.harness import DATA, Running, abandoned
+from tests.broker.faults.journal import DISK_TROUBLE, Actor
 from tests.broker.faults.lives import scratch
-from tests.broker.faults.workload import DISK_TROUBLE, Actor, Reader, Workload
+from tests.broker.faults.workload import Workload
 
 ROUNDS = 4
 

@@ -29,7 +29,7 @@ def test_power_losses() -> None:
 
 @needs_strace
 def test_power_losses_of_a_process() -> None:
-    survive(record_process(seed=1, lives=1, seconds=1.0), 15, seed=1)
+    survive(record_process(seed=1, lives=1, seconds=2.0), 15, seed=1)
 
 
 @pytest.mark.long
@@ -44,7 +44,7 @@ def test_many_power_losses(seed: int) -> None:
 @needs_strace
 @pytest.mark.parametrize("seed", range(200, 206))
 def test_many_power_losses_of_a_process(seed: int) -> None:
-    survive(record_process(seed, lives=4, seconds=1.5), 120, seed)
+    survive(record_process(seed, lives=4, seconds=2.5), 120, seed)
 
 
 @pytest.mark.long
@@ -61,4 +61,4 @@ def test_many_power_losses_of_a_process(seed: int) -> None:
 def test_power_losses_after_a_failure_of_the_disk(fault: str, number: int) -> None:
     """In each thread the syncs or writes of that number fail, SQLite's as well; later the power goes."""
     inject = fault.format(number, number + 5)
-    survive(record_process(number, lives=3, seconds=1.0, inject=inject), 30, seed=number)
+    survive(record_process(number, lives=3, seconds=2.0, inject=inject), 30, seed=number)

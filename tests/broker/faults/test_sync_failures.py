@@ -14,10 +14,10 @@ from tests.broker.faults.client import LATEST, Client, Committed, Refused
 from tests.broker.faults.faulty import SPACE, broken, full
 from tests.broker.faults.harness import Running, abandoned, serving
 from tests.broker.faults.history import History
+from tests.broker.faults.journal import patiently
 from tests.broker.faults.lives import scratch
 from tests.broker.faults.powerloss import Loss, image_after
 from tests.broker.faults.recording import FaultyRecordingDisk, RecordingStore
-from tests.broker.faults.workload import patiently
 
 
 class Switch:
