@@ -211,8 +211,9 @@ def _warm(file: OpenFile, byte: int, length: int, size: int | None = None) -> Ca
     def from_disk() -> None:
         ahead = min(_READ_AHEAD, (size or 0) - byte)
         os.posix_fadvise(file.fd, byte, max(length, ahead), os.POSIX_FADV_WILLNEED)
-        for position in range(byte, byte + length, _CHUNK):
-            os.pread(file.fd, min(_CHUNK, byte + length - position), position)
+        # To read one byte here and there is to wait for all of it, without copying it to where nobody wants it.
+        for position in (*range(byte, byte + length, _PROBE_STEP), byte + length - 1):
+            os.pread(file.fd, 1, position)
 
     return lambda: asyncio.to_thread(from_disk)
 

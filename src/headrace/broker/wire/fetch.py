@@ -144,6 +144,7 @@ class Fetch:
         size = 0
         urgent = not self._request.topics
         answer = []
+        missing = []
         for topic in self._request.topics:
             places = []
             for wanted in topic.partitions:
@@ -151,6 +152,9 @@ class Fetch:
                 places.append(found)
                 try:
                     self._look(topic, wanted, found, left, at_least_one=size == 0)
+                except NotReady as not_ready:
+                    missing.append(not_ready)
+                    left -= wanted.partition_max_bytes
                 except ApiError as error:
                     found.error = error.code
                 except OSError as error:
@@ -161,6 +165,8 @@ class Fetch:
                     left -= found.slice.length
                 urgent = urgent or bool(found.error) or found.diverging is not None
             answer.append((topic, places))
+        if missing:
+            raise NotReady(lambda: _prepare_all(missing))
         return answer, size, urgent
 
     def _look(
@@ -195,6 +201,11 @@ class Fetch:
         self._stop_waiting()
         self._answer.send(response(self._header, topics, error))
         self._connection.done()
+
+
+async def _prepare_all(missing: list[NotReady]) -> None:
+    """Several partitions are brought in from the disk at once, not one after the other."""
+    await asyncio.gather(*(one.prepare() for one in missing), return_exceptions=True)
 
 
 def response(header: RequestHeader, topics: list[tuple[SimpleNamespace, list[Found]]], error: int) -> "Parts":
