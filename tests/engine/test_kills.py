@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.engine.checkpoints import Checkpoints
+from headrace.engine.cluster import Cluster
+from headrace.engine.config import RunConfig
+from headrace.engine.sinks.ledger import TopicLedger
 from tests import peers
+from tests.engine.writer_run import stream_named
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3000)]
 
@@ -43,11 +49,11 @@ class Numbers(threading.Thread):
         super().__init__(daemon=True)
         self.done = threading.Event()
         self.sent = 0
-        self._producer = Producer({"bootstrap.servers": address, "acks": "all", "linger.ms": 5})
+        self._producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 5})
 
     def run(self) -> None:
         while not self.done.wait(0.05):
-            for _ in range(20):
+            for _ in range(5):
                 event = {"n": self.sent, "k": f"k{self.sent % 11}", "at": f"2026-01-01T00:00:{self.sent % 60:02d}Z"}
                 self._producer.produce("numbers", json.dumps(event), key=event["k"])
                 self.sent += 1
@@ -106,3 +112,70 @@ def test_guarantees_hold_wherever_the_run_is_killed(broker: peers.Server, tmp_pa
     assert max(most.values()) == 1
     lost = sent - set(most)
     assert 0 < len(lost) <= 500 * len(DEATHS)  # a batch is 500 records at most
+
+
+def test_sigterm_finishes_the_batch_and_stops(broker: peers.Server, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.engine.numbers_run", "--home", str(tmp_path), "--kafka", broker.address]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "running" in line:
+            break
+    flow = Numbers(broker.address)
+    flow.start()
+    checkpoints = Checkpoints(tmp_path, "numbers")
+    deadline = time.monotonic() + 120
+    while (checkpoints.of("exact").committed_batch() or 0) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 0
+    assert "stopped" in process.stdout.read()
+    flow.done.set()
+    flow.join()
+    # Nothing was cut short: at most a batch that had begun and written nothing is left over.
+    most = checkpoints.of("most")
+    committed = most.committed_batch()
+    ledger = TopicLedger(
+        config := RunConfig(kafka=broker.address), Cluster(config), stream_named("numbers", "most")
+    ).last()
+    assert ledger is not None
+    assert ledger.batch == committed
+
+
+def test_a_run_outlives_a_broker_that_is_away_for_a_while(tmp_path: Path) -> None:
+    with peers.broker_for_tests(tmp_path / "broker", {"num.partitions": "1"}) as server:
+        command = [sys.executable, "-m", "tests.engine.numbers_run", "--home", str(tmp_path / "home")]
+        process = subprocess.Popen(
+            [*command, "--kafka", server.address], cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "running" in line:
+                break
+        flow = Numbers(server.address)
+        flow.start()
+        checkpoints = Checkpoints(tmp_path / "home", "numbers")
+        for _ in range(2):
+            before = checkpoints.of("exact").committed_batch() or 0
+            server.kill()
+            time.sleep(20)
+            server.start()
+            deadline = time.monotonic() + 300
+            while (checkpoints.of("exact").committed_batch() or 0) < before + 3:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        flow.done.set()
+        flow.join()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == 0
+        code, said = run(server, tmp_path / "home", "--settle")
+        assert code == 0, said
+        sent = set(range(flow.sent))
+        for topic in ("exact", "second"):
+            found = numbers_in(server.address, topic)
+            assert max(found.values()) == 1
+            assert set(found) == sent
+        assert set(numbers_in(server.address, "least")) == sent
+        assert max(numbers_in(server.address, "most").values()) == 1

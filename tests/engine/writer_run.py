@@ -16,15 +16,15 @@ from headrace.engine.sinks.topics import LedgeredWriter
 from headrace.topology import Stream
 
 
-def stream_named(app_name: str) -> Stream:
+def stream_named(app_name: str, name: str = "numbers") -> Stream:
     app = hr.App(app_name)
     app.topic("source", "n BIGINT")
 
-    @app.stream
-    def numbers(source: object) -> object:
+    def same(source: object) -> object:
         return source
 
-    return numbers
+    same.__name__ = name
+    return app.stream(same)
 
 
 def record_rows(topic: str, numbers: Iterable[int]) -> list[pa.RecordBatch]:

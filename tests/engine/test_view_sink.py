@@ -1,0 +1,174 @@
+"""Views fed by Spark: up to date by key, each batch once, and read after one's own writes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import headrace as hr
+from headrace.engine.checkpoints import Checkpoints
+from headrace.engine.config import RunConfig
+from headrace.engine.runner import Runner
+from headrace.engine.sinks.batch import Batch
+from headrace.engine.sinks.views import ViewSink
+from headrace.tables import ViewReader
+from headrace.topology import App
+from tests.engine.topics import messages, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.timeout(300)
+
+SPEND = "card STRING, amount BIGINT, version INT, gone BOOLEAN"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A receipt."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@pytest.fixture
+def config(config: RunConfig, postgres_dsn: str) -> RunConfig:
+    return replace(config, create_inputs=True, attempts=2, postgres=postgres_dsn, topic_settings={"partitions": "1"})
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"v{uuid.uuid4().hex[:8]}."
+
+
+def app_of(prefix: str, guarantee: str = "exactly-once", order_by: str | None = None) -> App:
+    app = hr.App("app" + prefix.strip("."), prefix=prefix)
+    app.topic("payments", SPEND, key="card")
+
+    @app.view(key="card", guarantee=guarantee, order_by=order_by)
+    def spend(payments: DataFrame) -> DataFrame:
+        return payments.withColumnRenamed("gone", "_deleted")
+
+    return app
+
+
+def payment(card: str, amount: int, version: int = 0, gone: bool | None = None) -> dict[str, Any]:
+    return {"card": card, "amount": amount, "version": version, "gone": gone}
+
+
+@contextmanager
+def run(app: App, config: RunConfig, spark: SparkSession) -> Iterator[Runner]:
+    runner = Runner(app, config, spark)
+    runner.start()
+    try:
+        yield runner
+    finally:
+        runner.stop()
+
+
+@contextmanager
+def view_of(app: App, config: RunConfig) -> Iterator[ViewReader]:
+    reader = ViewReader(config.postgres_dsn, app.name, "spend", ("card",))
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def amounts(app: App, config: RunConfig) -> dict[str, int]:
+    with view_of(app, config) as reader:
+        return {row["card"]: row["amount"] for row in reader.rows()}
+
+
+def test_rows_are_updated_and_deleted_by_key_and_the_last_one_wins(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_of(prefix)
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}payments", [payment("a", 1), payment("b", 2), payment("a", 3)], key="card")
+        runner.process_all_available()
+        assert amounts(app, config) == {"a": 3, "b": 2}
+        send(config.kafka_address, f"{prefix}payments", [payment("b", 9, gone=True), payment("c", 4)], key="card")
+        with view_of(app, config) as reader:
+            found = reader.get("c", after=Sent(f"{prefix}payments", 0, 4))
+            assert found is not None
+            assert found["amount"] == 4
+        assert amounts(app, config) == {"a": 3, "c": 4}
+
+
+def test_order_by_decides_which_row_of_a_batch_is_the_last(spark: SparkSession, config: RunConfig, prefix: str) -> None:
+    app = app_of(prefix, order_by="version")
+    rows = [payment("a", 1, version=5), payment("a", 2, version=7), payment("a", 3, version=6)]
+    with run(app, config, spark):
+        pass  # so that the topic is there, and all rows are in one batch
+    send(config.kafka_address, f"{prefix}payments", rows, key="card")
+    with run(app, config, spark) as runner:
+        runner.process_all_available()
+    assert amounts(app, config) == {"a": 2}
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "at-most-once"])
+def test_a_batch_that_is_there_is_not_written_again(
+    spark: SparkSession, config: RunConfig, prefix: str, guarantee: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = app_of(prefix, guarantee)
+    write = ViewSink.write
+    lost: list[int] = []
+
+    def fails_afterwards(self: ViewSink, batch: Batch) -> None:
+        write(self, batch)
+        if not lost:
+            lost.append(batch.number)
+            raise OSError("before Spark noted the batch")
+
+    monkeypatch.setattr(ViewSink, "write", fails_afterwards)
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}payments", [payment("a", 1), b"broken"], key="card")
+        runner.process_all_available()
+        assert lost == [0]
+        assert runner.progress()[0].errors == 1
+        send(config.kafka_address, f"{prefix}payments", [payment("b", 2)], key="card")
+        runner.process_all_available()
+    assert amounts(app, config) == {"a": 1, "b": 2}
+    assert len(messages(config.kafka_address, f"{prefix}payments.rejected")) == 1
+
+
+def test_a_reset_empties_the_view_and_a_deleted_checkpoint_is_missed(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_of(prefix)
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}payments", [payment("a", 1)], key="card")
+        runner.process_all_available()
+    elsewhere = replace(config, home=config.home / "other")
+    with pytest.raises(hr.CheckpointError, match=r"another checkpoint of 'spend'.*--reset spend"):
+        Runner(app, elsewhere, spark).start()
+    checkpoints = Checkpoints(config.home, app.name)
+    checkpoints.of("spend").take_note(registered=("postgres",))
+    kept = checkpoints.reset("spend")
+    assert kept is not None
+    with view_of(app, config) as reader:
+        assert reader.rows()
+    with run(app, config, spark) as runner:
+        runner.process_all_available()
+        assert amounts(app, config) == {"a": 1}
+
+
+def test_a_database_that_is_not_the_one_it_wrote_to_is_refused(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_of(prefix)
+    with run(app, config, spark):
+        pass
+    import psycopg
+
+    with psycopg.connect(config.postgres_dsn, autocommit=True) as connection:
+        connection.execute("DELETE FROM headrace.batches WHERE view = %s", (f"{app.name}.spend",))
+    with pytest.raises(hr.CheckpointError, match="does not know of any"):
+        Runner(app, config, spark).start()
