@@ -345,7 +345,7 @@ def crash(folder: Path, kills: int, seed: int) -> None:
 
 
 def test_killed_under_real_clients(tmp_path: Path) -> None:
-    crash(tmp_path, kills=3, seed=1)
+    crash(tmp_path, kills=2, seed=1)
 
 
 @pytest.mark.long
