@@ -88,6 +88,7 @@ def steps(page: Path) -> Iterator[Step]:
 
 STEPS = [step for page in PAGES for step in steps(page)]
 FILES = [step for step in STEPS if step.is_file]
+APPS = list({step.word: step for step in FILES if step.is_app}.values())
 
 
 def name_of(page: Path) -> str:
@@ -135,7 +136,7 @@ class Trial:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, f"{step.where} failed:\n{done.stdout}{done.stderr}"
         if step.output is not None:
@@ -197,7 +198,7 @@ def lay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[S
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("step", [step for step in FILES if step.is_app], ids=shown)
+@pytest.mark.parametrize("step", APPS, ids=shown)
 def test_the_app_holds_and_spark_can_run_its_functions(
     step: Step, lay: Callable[[Step], Path], headrace_environment: Environment, broker_address: str
 ) -> None:

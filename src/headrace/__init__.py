@@ -32,7 +32,7 @@ from headrace.errors import (
 )
 
 if typing.TYPE_CHECKING:
-    from headrace.app import App
+    from headrace.app import App, Running
     from headrace.clients import Consumer, Producer, Receipt, Record
     from headrace.engine.windows import windowed
     from headrace.topology import (
@@ -75,6 +75,7 @@ __all__ = [
     "Producer",
     "Receipt",
     "Record",
+    "Running",
     "ServiceError",
     "TableError",
     "TopicNotFound",
@@ -102,6 +103,7 @@ __all__ = [
 
 _LAZY = {
     "App": "headrace.app",
+    "Running": "headrace.app",
     "Consumer": "headrace.clients",
     "Producer": "headrace.clients",
     "Receipt": "headrace.clients",

@@ -121,3 +121,46 @@ def test_a_file_of_settings_is_read(headrace: Headrace) -> None:
     assert "127.0.0.1:1/x is away" in headrace.fails("run", "fraud.py")
     (headrace.folder / "headrace.toml").write_text('postgre = "x"\n')
     assert "did you mean 'postgres'?" in headrace.fails("run", "fraud.py")
+
+
+PLAN = """
+import headrace as hr
+
+app = hr.App("fraud")
+payments = app.topic("payments", "card STRING, amount DECIMAL(12,2)", key="card")
+
+
+@app.stream(key="card")
+def large(payments):
+    return payments.filter("amont > 100")
+
+
+@app.view(key="id")
+def last(payments):
+    return payments
+"""
+
+
+@pytest.mark.timeout(300)
+def test_spark_finds_what_is_wrong_inside_the_functions(good: Headrace) -> None:
+    (good.folder / "wrong.py").write_text(PLAN)
+    done = good("check", "wrong.py", "--plan", limit=250)
+    assert (done.returncode, done.stdout) == (1, "")
+    large, last, summary = done.stderr.splitlines()
+    assert large.startswith("wrong.py:8: stream 'large': ")
+    assert "amont" in large
+    assert last.startswith("wrong.py:13: view 'last': ")
+    assert "'id'" in last
+    assert summary == "headrace: 2 problems found"
+
+
+@pytest.mark.timeout(300)
+def test_spark_tells_the_columns_of_every_node(good: Headrace) -> None:
+    done = good("check", "fraud.py", "--plan", limit=250)
+    assert done.stdout.splitlines() == [
+        "NODE   COLUMNS",
+        "large  id STRING, card STRING, amount DECIMAL(12,2), at TIMESTAMP",
+        "last   card STRING, amount DECIMAL(12,2)",
+        "fraud: 2 nodes to run; what it declares and what its functions return holds",
+    ]
+    assert [path.name for path in good.folder.iterdir()] == ["fraud.py"]

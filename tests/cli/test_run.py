@@ -7,11 +7,15 @@ import re
 import select
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 
 import psycopg
 import pytest
 
+from headrace.cli.run import _stopping_after
 from tests.conftest import COMMAND, Headrace
 
 pytestmark = pytest.mark.timeout(600)
@@ -152,10 +156,16 @@ def test_an_app_runs_stops_and_goes_on_where_it_was(folder: Path, headrace_alone
         last_line = done.stderr.splitlines()[-1]
         assert re.match(r"headrace: node 'large' keeps failing in batch \d+: .*card c is poisoned", last_line)
         # Nothing is lost: without the poison it goes on where it was, and large holds each once.
-        done = plain(folder, "run", "fraud.py", "--seconds", "20")
-        assert done.returncode == 0, (done.stdout, done.stderr)
+        replay = ("--replay", "last:payments=2026-01-01T00:00", "--yes")
+        with logged(folder, "run", "fraud.py", *replay) as run:
+            wait_until(lambda: topic(headrace_alone, kafka, "large") == ["b", "c"])
+            wait_until(lambda: view(dsn) == {"a": 50, "b": 150, "c": 250})
+            run.terminate()
+            out, err = run.communicate(timeout=PATIENCE)
+            assert run.returncode == 0, (out, err)
+        assert "last reads payments again from 2026-01-01T00:00:00+00:00: 4 records" in out
+        assert "fraud stopped" in out
         assert topic(headrace_alone, kafka, "large") == ["b", "c"]
-        assert view(dsn) == {"a": 50, "b": 150, "c": 250}
         assert headrace_alone.ok("up") == up, "what was up stays up"
     finally:
         headrace_alone.ok("down")
@@ -181,14 +191,37 @@ def view(dsn: str) -> dict[str, int]:
 
 
 def plain(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    with logged(folder, *words, **environment) as process:
+        out, err = process.communicate(timeout=PATIENCE)
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+
+@contextmanager
+def logged(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The command without a terminal."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    return subprocess.run(
+    process = subprocess.Popen(
         [COMMAND, *words],
         cwd=folder,
         env=kept | environment,
-        capture_output=True,
-        text=True,
         stdin=subprocess.DEVNULL,
-        timeout=PATIENCE,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=60)
+
+
+def test_a_run_can_stop_by_itself() -> None:
+    stopped = Event()
+    with _stopping_after(0.05, stopped.set):
+        assert stopped.wait(10)
+    with _stopping_after(None, stopped.clear), _stopping_after(0.05, stopped.clear):
+        pass
+    time.sleep(0.2)
+    assert stopped.is_set(), "what ended sooner is not stopped later"

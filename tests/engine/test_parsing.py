@@ -67,6 +67,8 @@ TOO_FAR = "the event time 'at' is more than 1 hour beyond the record's timestamp
         (b'{"card": "c"}]', "the value is not one JSON object"),
         (b'{"card": "c"}]}', "the value is not one JSON object"),
         (b"{'card': 'c'}", "the value is not one JSON object"),
+        (b'],"x":[0', "the value is not one JSON object"),
+        (b'{"card": "c"}],"x":[0', "the value is not one JSON object"),
         (b'{"card": "\xff"}', "the value is not UTF-8"),
         (b'{"card": null, "at": "2026-01-01T00:00:00Z"}', "the key 'card' is null"),
         (b'{"at": "2026-01-01T00:00:00Z"}', "the key 'card' is null"),
@@ -97,6 +99,19 @@ def test_what_can_be_used_is_read_to_the_microsecond_and_to_the_cent(spark: Spar
         ("c", Decimal("100.00"), datetime(2026, 1, 1, 13)),
         ("é", None, datetime(2026, 1, 1)),
     ]
+
+
+@pytest.mark.parametrize("ahead", ["0 seconds", "1 microsecond", "1 day 2 hours 3 minutes", "100000000 days"])
+def test_ahead_is_exact(spark: SparkSession, ahead: str) -> None:
+    limit = Duration.of(ahead)
+    shape = Shape(Schema.of("at TIMESTAMP"), time=ColumnTime("at"), ahead=limit)
+    if limit.timedelta < timedelta(days=1000):
+        edge = READ_AT + limit.timedelta
+        moments = [edge, edge + timedelta(microseconds=1)]
+        told = read(spark, shape, [json.dumps({"at": moment.isoformat()}).encode() for moment in moments])
+        assert [row[REJECTED] for row in told] == [False, True]
+    else:
+        assert [row[REJECTED] for row in read(spark, shape, [b'{"at": "9999-01-01T00:00:00Z"}'])] == [False]
 
 
 def test_not_null_holds_at_every_depth(spark: SparkSession) -> None:
@@ -329,7 +344,7 @@ written = st.one_of(objects, objects, spoilt).flatmap(
 )
 garbage = st.one_of(
     st.binary(max_size=12),
-    st.sampled_from([b"", b" ", b"null", b"[]", b"{}", b"{}{}", b"{},{}", b"{}]", b"}", b"\x00"]),
+    st.sampled_from([b"", b" ", b"null", b"[]", b"{}", b"{}{}", b"{},{}", b"{}]", b"}", b"\x00", b'],"x":[0']),
 )
 broken = st.one_of(
     garbage,

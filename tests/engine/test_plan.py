@@ -219,6 +219,9 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad('latency="real-time" cannot run Python code (MapInArrow)', **real_time)(
         lambda rows: rows.mapInArrow(lambda batches: batches, "id STRING")
     )
+    bad('latency="real-time" cannot run session windows', **real_time)(
+        lambda rows: rows.groupBy(F.session_window("at", "1 minute")).count()
+    )
     bad("gives a window's row whenever it changes", **real_time)(
         lambda rows: windowed(rows, hr.tumbling("1 minute")).agg(n=hr.count())
     )

@@ -134,6 +134,19 @@ def test_services_of_a_run_that_was_killed_are_taken_over(services: Services) ->
     assert pids(services) == {"broker": None, "postgres": None}
 
 
+def test_a_broker_that_nobody_noted_is_found_and_replaced(services: Services) -> None:
+    """Whoever started it was killed before it could write the address down."""
+    services.up()
+    orphan = pids(services)["broker"]
+    services.home.write({})
+    assert pids(services)["broker"] is None
+    assert services.up().kafka is not None
+    assert orphan is not None
+    assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE
+    assert pids(services)["broker"] not in (None, orphan)
+    services.down()
+
+
 def test_a_service_that_dies_is_started_again_at_its_address(services: Services) -> None:
     told: list[str] = []
     with services.used(kafka=True, postgres=True, notice=told.append) as addresses:

@@ -34,6 +34,12 @@ def large(payments: Any) -> Any:
 
 
 @app.stream(key="card")
+def large_minutes(payments: Any) -> Any:
+    """Spark would push this filter below the watermark, and drop what moves it."""
+    return hr.windowed(payments.where("amount > 100"), hr.tumbling("1 minute")).agg(n=hr.count())
+
+
+@app.stream(key="card")
 def minutes(payments: Any) -> Any:
     return hr.windowed(payments, hr.tumbling("1 minute")).agg(n=hr.count(), total=hr.sum("amount"))
 
@@ -74,6 +80,7 @@ def test_rows_go_through_the_graph_and_time_moves_when_told(headrace_harness: Ma
 
     harness.advance(NOON + timedelta(minutes=1))
     assert harness.rows(minutes) == [minute(0, 2, "170")]
+    assert [row["n"] for row in harness.rows(large_minutes)] == [1]
     assert harness.rows("hours") == []
 
     harness.send(payments, payment("4", "1", 59))  # its window has closed

@@ -15,6 +15,7 @@ __all__ = [
     "mode_problem",
     "real_time_complaint",
     "real_time_problems",
+    "runs_python",
     "shortened",
     "stateful_operators",
 ]
@@ -41,6 +42,7 @@ SPAN = re.compile(r"\b\d+L|INTERVAL '[^']*'|CAST\([^()]* AS INTERVAL\)")
 # What keeps state and is not among what Spark's own check of chained operators calls stateful.
 STATEFUL_TOO = ("Deduplicate", "Distinct", "GlobalLimit")
 REAL_TIME_PREFIX = "Streaming real-time mode has the following limitation: "
+SESSION = "spark.sessionWindow"
 PYTHON_NODES = ("Pandas", "Arrow", "Python", "PySpark")
 
 
@@ -81,12 +83,19 @@ def real_time_problems(frame: DataFrame) -> list[str]:
             found[f"Python code ({kind})"] = None
         elif kind == "Join" and all(child.isStreaming() for child in _items(node.children())):
             found["a join of two streams"] = None
-    patterns = _class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
-    if plan.containsPattern(patterns.PYTHON_UDF()):
+        elif any(column.metadata().contains(SESSION) for column in _items(node.output())):
+            found["session windows"] = None
+    if _has_python_udf(frame, plan):
         found["a Python UDF"] = None
-    if plan.containsPattern(patterns.SESSION_WINDOW()):
-        found["session windows"] = None
     return list(found)
+
+
+def runs_python(frame: DataFrame) -> bool:
+    """Whether rows visit Python processes on their way."""
+    plan = plan_of(frame)
+    return _has_python_udf(frame, plan) or any(
+        word in node.getClass().getSimpleName() for node in _walk(plan) for word in PYTHON_NODES
+    )
 
 
 def real_time_complaint(frame: DataFrame) -> str | None:
@@ -112,6 +121,11 @@ def _complaint(frame: DataFrame, mode: str, check: str) -> str | None:
     except PySparkException as error:
         return shortened(error)
     return None
+
+
+def _has_python_udf(frame: DataFrame, plan: Any) -> bool:
+    patterns = _class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    return bool(plan.containsPattern(patterns.PYTHON_UDF()))
 
 
 def _reads(node: Any, feed: Feed) -> bool:

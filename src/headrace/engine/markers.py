@@ -1,7 +1,8 @@
 """Markers: records of a side topic, `<topic>.markers`, that move a feed's watermark and leave no other trace.
 
-They join the feed's rows below the watermark and leave them above it, by a filter that names the event time: Spark
-pushes every other filter below the watermark, where the markers would go unseen. The value of a marker is a time.
+They join the feed's rows below the watermark and leave them above it. Spark pushes filters below a watermark, ours
+and those of a node's function, where the markers would go unseen: what it never pushes a filter through is a place
+at which metrics are observed, so there is one in between. The value of a marker is a time.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,6 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from headrace.engine.encoding import named
 from headrace.topology import Feed
 
 __all__ = ["marker_topic", "with_markers", "without_markers"]
@@ -31,6 +31,7 @@ def with_markers(spark: SparkSession, rows: DataFrame, time: str, options: Mappi
     return rows.withColumn(MARKER, F.lit(False)).unionByName(markers)
 
 
-def without_markers(rows: DataFrame, time: str) -> DataFrame:
-    """The rows alone, once the watermark has seen the markers, whose time is never null."""
-    return rows.filter(~F.col(MARKER) | named(time).isNull()).drop(MARKER)
+def without_markers(rows: DataFrame, feed: Feed) -> DataFrame:
+    """The rows alone, once the watermark has seen the markers."""
+    seen = rows.observe(f"headrace markers of {feed}", F.count_if(MARKER).alias("markers"))
+    return seen.filter(~F.col(MARKER)).drop(MARKER)

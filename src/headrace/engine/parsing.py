@@ -24,8 +24,8 @@ from headrace.topology.datatypes import Column as Field
 __all__ = ["REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
 
 JSON_OPTIONS = {"columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
-BEFORE, AFTER = '{"rows":[', ",{}]}"
-ROW, REJECTED = "_row", "_rejected"
+BEFORE, AFTER = '{"rows":[', ",null]}"
+PARSED, REJECTED = "_parsed", "_rejected"
 MORE_DIGITS = 6
 
 RECORD_COLUMNS = {
@@ -52,36 +52,26 @@ class Shape:
 
 
 def parse(raw: DataFrame, shape: Shape) -> DataFrame:
-    """The record's own columns, and beside them its row (`_row`), and whether it is `_rejected`."""
+    """The record's own columns, and beside them what was `_parsed` of it, and whether it is `_rejected`."""
     text = F.col("value").cast("string")
-    value = shape.schema.names[0]
     match shape.format:
         case Format.BYTES:
-            row, whole = F.struct(F.col("value").alias(value)), F.length("value") > 0
+            parsed, usable = _alone(F.col("value"), shape), F.length("value") > 0
         case Format.STRING:
-            row, whole = F.struct(text.alias(value)), (F.length("value") > 0) & F.is_valid_utf8(text)
+            parsed, usable = _alone(text, shape), (F.length("value") > 0) & F.is_valid_utf8(text)
         case Format.JSON:
-            # A projection of its own: Spark computes a costly expression once per projection, not once per use.
-            raw = raw.withColumn("_parsed", _read_json(text, shape.schema))
-            row = F.col("_parsed.rows").getItem(0)
-            whole = (
-                F.is_valid_utf8(text)
-                & F.col("_parsed._corrupt").isNull()
-                & (F.size("_parsed.rows") == 2)
-                & row.isNotNull()
-            )
-    usable = whole
-    read = raw.withColumn(ROW, row)
+            parsed, usable = _read_json(text, shape.schema), F.is_valid_utf8(text) & _is_whole(F.col(PARSED))
     for _, broken in _conditions(shape):
         usable &= ~broken
-    return read.withColumn(REJECTED, ~F.coalesce(usable, F.lit(False)))
+    # A projection of its own: Spark computes a costly expression once per projection, not once per use.
+    return raw.withColumn(PARSED, parsed).withColumn(REJECTED, ~F.coalesce(usable, F.lit(False)))
 
 
 def rows(shape: Shape) -> list[Column]:
     """The columns of a row, out of what `parse` gave."""
     columns = []
     for field in shape.schema:
-        value = F.col(ROW).getField(field.name)
+        value = _value_of(field.name)
         if _would_round(value, field.type) is not None:
             value = value.try_cast(nullable(field.type).ddl)
         columns.append(value.alias(field.name))
@@ -98,10 +88,8 @@ def reason(shape: Shape) -> Column:
     if shape.format is not Format.BYTES:
         told = told.when(~F.is_valid_utf8(text), "the value is not UTF-8")
     if shape.format is Format.JSON:
-        nothing = _wrapped(text, "ARRAY<STRUCT<`\x00` INT>>")
-        element = nothing.getField("rows")
-        whole = nothing.getField("_corrupt").isNull() & (F.size(element) == 2) & element.getItem(0).isNotNull()
-        told = told.when(~F.coalesce(whole, F.lit(False)), "the value is not one JSON object")
+        whole = F.coalesce(_is_whole(_wrapped(text, "ARRAY<STRUCT<`\x00` INT>>")), F.lit(False))
+        told = told.when(~whole, "the value is not one JSON object")
         for field in shape.schema:
             alone = _read_json(text, Schema((field,))).getField("_corrupt")
             told = told.when(alone.isNotNull(), f"{field.name!r} is not {field.type.ddl}")
@@ -158,7 +146,7 @@ def _conditions(shape: Shape) -> Iterator[tuple[str, Column]]:
 
 
 def _broken_field(field: Field) -> Iterator[tuple[str, Column]]:
-    value = F.col(ROW).getField(field.name)
+    value = _value_of(field.name)
     if not field.nullable:
         yield f"{field.name!r} is null and was declared NOT NULL", value.isNull()
     missing = _lacks(value, field.type)
@@ -220,7 +208,22 @@ def _either(conditions: list[Column]) -> Column | None:
 
 
 def _value_of(name: str) -> Column:
-    return F.col(RECORD_COLUMNS[name]) if name in RECORD_COLUMNS else F.col(ROW).getField(name)
+    return F.col(RECORD_COLUMNS[name]) if name in RECORD_COLUMNS else _row(F.col(PARSED)).getField(name)
+
+
+def _row(parsed: Column) -> Column:
+    # Not getItem, which fails where there is no such element: a record could stop the flow.
+    return F.get(parsed.getField("rows"), F.lit(0))
+
+
+def _is_whole(parsed: Column) -> Column:
+    """Whether all that was read is one object that fits."""
+    return parsed.getField("_corrupt").isNull() & (F.size(parsed.getField("rows")) == 2) & _row(parsed).isNotNull()
+
+
+def _alone(value: Column, shape: Shape) -> Column:
+    """A value that needs no parsing, in the form of one that does."""
+    return F.struct(F.array(F.struct(value.alias(shape.schema.names[0]))).alias("rows"))
 
 
 def _read_json(text: Column, schema: Schema) -> Column:

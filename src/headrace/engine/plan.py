@@ -19,6 +19,7 @@ from headrace.engine.analysis import (
     places_of,
     real_time_complaint,
     real_time_problems,
+    runs_python,
     shortened,
     stateful_operators,
 )
@@ -27,7 +28,9 @@ from headrace.engine.encoding import ORDER, records
 from headrace.engine.ingestion import timestamp_types
 from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
+from headrace.engine.session import LOCAL, is_local
 from headrace.engine.sources import REJECTS_SCHEMA, Reading, is_rejects, read, read_rejects
+from headrace.engine.travel import check_packages, pack_users_code, send_headrace
 from headrace.engine.windows import WindowUse, uses_of_windows
 from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
@@ -118,11 +121,16 @@ class PlannedQuery:
 
 def plan(topology: Topology, spark: SparkSession, config: RunConfig) -> list[PlannedQuery]:
     """Analyse every node, upstreams first; raises PlanError with the problems of all nodes."""
+    pack_users_code(topology)
     planner = _Planner(topology, spark, config)
     planner.check_ingestion_times()
     planned = [query for node in topology.queries if (query := planner.plan(node)) is not None]
     if planner.problems:
         raise PlanError(sorted(planner.problems, key=lambda problem: (problem.file, problem.line)))
+    if not is_local(spark.sparkContext.master or LOCAL):
+        send_headrace(spark)
+        if any(runs_python(query.frame) for query in planned):
+            check_packages(spark, topology)
     return planned
 
 

@@ -77,7 +77,7 @@ def read(
     if time is not None:
         marked = marked.withWatermark(time, str(reading.lateness))
         if config.markers:
-            marked = without_markers(marked, time)
+            marked = without_markers(marked, feed)
     return marked, rejects
 
 

@@ -23,6 +23,7 @@ POLL = 0.02
 WAYS_TO_STOP = ((SIGTERM, 30.0), (SIGKILL, 5.0))
 READY = re.compile(rf"^headrace broker ready at ({re.escape(HOST)}:\d+)\b", re.MULTILINE)
 CANNOT_LISTEN = "cannot listen on"
+ALREADY_RUNNING = "another broker is running on"
 
 
 class BrokerProcess:
@@ -46,6 +47,8 @@ class BrokerProcess:
             address, complaint = self._wait(started, begin)
             if address is not None:
                 return started.pid, address
+            if ALREADY_RUNNING in complaint and self._end_orphan():
+                return self.start(last_address)
             if CANNOT_LISTEN not in complaint:
                 break
         raise ServiceError(f"the broker did not start: {_reason(complaint)}", next_step=f"see {self.log}")
@@ -53,6 +56,14 @@ class BrokerProcess:
     def stop(self, process: psutil.Process) -> None:
         if not processes.end(process, self.data, WAYS_TO_STOP):
             raise ServiceError(f"the broker (process {process.pid}) does not stop", next_step=f"see {self.log}")
+
+    def _end_orphan(self) -> bool:
+        """A broker nobody noted, since whoever started it was killed before it could: where it listens is unknown."""
+        for process in psutil.process_iter():
+            if self.find(process.pid) is not None:
+                self.stop(process)
+                return True
+        return False
 
     def _wait(self, started: "subprocess.Popen[bytes]", begin: int) -> tuple[str | None, str]:
         """The address it tells, or what it said before it ended."""

@@ -7,7 +7,7 @@ figures exact, a straggler is either well inside the lateness or a day beyond it
 import json
 import random
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -80,9 +80,9 @@ class Payments:
         self._recent: deque[Payment] = deque(maxlen=200)
         self._stolen: tuple[str, int] = ("", 0)
 
-    def make(self, now: datetime) -> Payment:
+    def make(self, now: datetime, shares: Mapping[str, int] = SHARES) -> Payment:
         """The payment that is sent at this moment."""
-        (kind,) = self._random.choices(list(SHARES), list(SHARES.values()))
+        (kind,) = self._random.choices(list(shares), list(shares.values()))
         if kind == DUPLICATE:
             return self._duplicate(now)
         if kind == MALFORMED:
