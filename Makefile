@@ -17,7 +17,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Ready. Next: make demo, or $(BIN)/headrace --help"
 
 demo: $(INSTALLED)
-	@$(BIN)/python examples/log_demo.py
+	@$(BIN)/python examples/fraud_demo.py
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not long"

@@ -4,7 +4,7 @@ Numbered events go into a topic. Two groups read it, each of them every event. O
 killed with kill -9 and comes back, and so is the broker itself. At the end the numbers are counted: each
 group must have read every event that was acknowledged.
 
-Run it with `make demo`, or `python examples/log_demo.py`. It ends by itself in about half a minute.
+Run it with `python examples/log_demo.py`. It ends by itself in about half a minute.
 """
 
 import contextlib
