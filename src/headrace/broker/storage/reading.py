@@ -83,7 +83,10 @@ async def offset_for_timestamp(partition: Partition, timestamp: int) -> FoundTim
             continue
         if segment.unchecked:
             await check(partition, segment)
-        found = await asyncio.to_thread(_search_time, partition, segment, timestamp, end)
+        if segment not in partition.segments:  # deleted while another was searched
+            continue
+        file = partition.open_segment(segment)
+        found = await asyncio.to_thread(_search_time, file, partition, segment, timestamp, end)
         if found is not None:
             return found
     return None
@@ -102,11 +105,13 @@ async def check(partition: Partition, segment: Segment) -> None:
     """Look at every batch that an earlier run left in a segment; damage there takes the partition offline."""
     lock = partition.check_lock
     async with lock:
-        if not segment.unchecked:
+        if not segment.unchecked or segment not in partition.segments:
             return
         partition.check_online()
         try:
-            walked = await asyncio.to_thread(_check, partition, segment)
+            # Opened here and now: retention may remove the name while the bytes are walked.
+            file = partition.open_segment(segment)
+            walked = await asyncio.to_thread(_check, file, partition, segment)
         except (Damage, OSError) as error:
             partition.fail(f"{segment.path.name} was damaged after it had been synced ({error})")
             partition.check_online()
@@ -114,9 +119,8 @@ async def check(partition: Partition, segment: Segment) -> None:
         segment.checked(walked)
 
 
-def _check(partition: Partition, segment: Segment) -> Segment:
+def _check(file: OpenFile, partition: Partition, segment: Segment) -> Segment:
     walked = Segment(segment.path.parent, segment.base_offset)
-    file = partition.open_segment(segment)
     end = segment.unchecked
     for _, batch, _ in walk(file.fd, Position(0, segment.base_offset), end, partition.epoch_at):
         walked.appended(batch, batch.base_offset)
@@ -218,8 +222,7 @@ def _warm(file: OpenFile, byte: int, length: int, size: int | None = None) -> Ca
     return lambda: asyncio.to_thread(from_disk)
 
 
-def _search_time(partition: Partition, segment: Segment, timestamp: int, end: int) -> FoundTime | None:
-    file = partition.open_segment(segment)
+def _search_time(file: OpenFile, partition: Partition, segment: Segment, timestamp: int, end: int) -> FoundTime | None:
     start = segment.entry_before_time(timestamp)
     for byte, batch in _headers(file, start.byte, end):
         if (
