@@ -18,7 +18,7 @@ import pytest
 from headrace.cli.run import _stopping_after
 from tests.conftest import COMMAND, Headrace
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 PATIENCE = 300.0
 
 APP = """
@@ -114,7 +114,7 @@ def wait_until(condition: object) -> None:
     limit = time.monotonic() + PATIENCE
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < limit
-        time.sleep(0.1)
+        time.sleep(0.5)
 
 
 def test_an_app_runs_stops_and_goes_on_where_it_was(folder: Path, headrace_alone: Headrace) -> None:
