@@ -7,7 +7,7 @@ import pytest
 
 from tests.examples.conftest import EXAMPLES
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 def run(name: str, *words: str) -> str:

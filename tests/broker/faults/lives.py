@@ -75,10 +75,25 @@ def _stopped_life(history: History, workload: Workload, lifetime: float, parts: 
         _prepared(history, workload, folder),
         abandoned(folder, **parts(folder, history)) as running,
     ):
-        end = threading.Timer(lifetime, lambda: running.wait(running.broker.stop()))
+        stopped: list[BaseException | None] = []
+
+        def stop() -> None:
+            try:
+                running.wait(running.broker.stop())
+                stopped.append(None)
+            except BaseException as error:
+                stopped.append(error)
+
+        end = threading.Timer(lifetime, stop)
         end.start()
-        workload.run(running.address, lambda: False, STOPPING)
+        try:
+            workload.run(running.address, lambda: False, STOPPING)
+        except BaseException:
+            end.cancel()
+            raise
         end.join()
+        if stopped[0] is not None:
+            raise stopped[0]
     return history.kill()
 
 

@@ -3,10 +3,13 @@
 import logging
 import random
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from headrace.broker.storage import reading
 from headrace.broker.wire.errors import ErrorCode
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import LATEST, Client, Refused
@@ -148,3 +151,40 @@ def test_after_damage_the_other_topics_are_served_and_the_topic_can_be_deleted(s
         with serving(folder) as running, Client(running.address) as client:
             assert client.read("t", 0).records == {0: b"new"}
             assert client.read("u", 0).records == {0: b"one"}
+
+
+@pytest.mark.parametrize("reader", ["fetch", "by time"])
+def test_a_segment_deleted_while_it_is_first_read_is_no_damage(
+    stored: Path, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check of what an earlier run left takes a while, and retention does not wait for it."""
+    begun, go = threading.Event(), threading.Event()
+    walk = reading._check
+
+    def walk_when_told(*arguments: Any) -> Any:
+        begun.set()
+        assert go.wait(30)
+        return walk(*arguments)
+
+    monkeypatch.setattr(reading, "_check", walk_when_told)
+    with scratch() as folder:
+        shutil.copytree(stored / DATA, folder / DATA)
+        with abandoned(folder) as running, Client(running.address) as client, Client(running.address) as other:
+            answers: list[object] = []
+
+            def read() -> None:
+                try:
+                    answers.append(client.fetch("t", 0, 0) if reader == "fetch" else client.offset("t", 0, 1))
+                except Refused as refused:
+                    answers.append(refused.code)
+
+            thread = threading.Thread(target=read)
+            thread.start()
+            assert begun.wait(30)
+            assert other.delete_records("t", 0, len(VALUES) - 1) == len(VALUES) - 1
+            go.set()
+            thread.join()
+            last = len(VALUES) - 1
+            assert answers == [ErrorCode.OFFSET_OUT_OF_RANGE if reader == "fetch" else last]
+            assert client.read("t", 0).records[last] == VALUES[last]
+            assert client.produce("t", 0, encode([b"goes on"])) == len(VALUES)
