@@ -98,7 +98,8 @@ def start_session(
         raise EngineError(f"Spark did not start at {master}: {first_line(error)}", next_step=_advice(master)) from error
     session.sparkContext.setLogLevel("ERROR")
     # PySpark prints a page of JSON for every error that it raises; what is raised is told by whoever catches it.
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
     return session
 
 
