@@ -149,9 +149,9 @@ def test_spark_finds_what_is_wrong_inside_the_functions(good: Headrace) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     # Where no jar is cached yet, lines about fetching them come first.
     large, last, summary = done.stderr.splitlines()[-3:]
-    assert large.startswith("wrong.py:9: stream 'large': ")
+    assert large.startswith("wrong.py:10: stream 'large': ")
     assert "amont" in large
-    assert last.startswith("wrong.py:12: view 'last': ")
+    assert last.startswith("wrong.py:13: view 'last': ")
     assert "'id'" in last
     assert summary == "headrace: 2 problems found"
 
