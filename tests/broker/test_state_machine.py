@@ -269,12 +269,10 @@ QUICK = settings(
 
 
 def test_the_broker_is_its_model() -> None:
-    run_state_machine_as_test(BrokerModel, settings=QUICK)  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(BrokerModel, settings=QUICK)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_broker_is_its_model_for_long() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        BrokerModel, settings=settings(QUICK, max_examples=400, stateful_step_count=60)
-    )
+    run_state_machine_as_test(BrokerModel, settings=settings(QUICK, max_examples=400, stateful_step_count=60))

@@ -10,6 +10,7 @@ from headrace.broker.storage import manager
 from headrace.broker.storage.files import Disk
 from headrace.broker.storage.partition import Acknowledge, Partition
 from headrace.broker.storage.producers import Written
+from headrace.broker.storage.recovery import recover
 from headrace.broker.store import Store
 
 Patch = tuple[Any, str, Any]
@@ -67,8 +68,6 @@ def acknowledged_before_the_sync(disk: type[Disk]) -> list[Patch]:
 
 
 def recovery_without_a_sync(disk: type[Disk]) -> list[Patch]:
-    recover = manager.recover
-
     def recover_carelessly(name: str, folder: Any, saved: Any, epochs: Any, disk: Any, now_ms: Any) -> Any:
         return recover(name, folder, saved, epochs, _UnsyncedDisk(disk), now_ms)  # type: ignore[arg-type]
 

@@ -79,7 +79,7 @@ class Clients:
     def __init__(self, address: str) -> None:
         self.evidence = Evidence()
         self.stop = threading.Event()
-        self._config = {
+        self._config: dict[str, str | int | float | bool] = {
             "bootstrap.servers": address,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
@@ -135,8 +135,11 @@ class Clients:
                 self._failures.append(KafkaException(error))
                 return
             value = message.value()
+            partition, offset = message.partition(), message.offset()
             assert value is not None
-            self.evidence.acknowledged[value.decode()] = (message.partition(), message.offset())
+            assert partition is not None
+            assert offset is not None
+            self.evidence.acknowledged[value.decode()] = (partition, offset)
 
         number = 0
         while not self.stop.is_set():

@@ -63,8 +63,8 @@ def killed_lives(folder: Path, lives: int, seed: int) -> int:
             stdout=subprocess.PIPE,
             text=True,
         )
+        assert process.stdout is not None
         try:
-            assert process.stdout is not None
             port = process.stdout.readline().strip()
             if port:
                 deadline = time.monotonic() + 30
