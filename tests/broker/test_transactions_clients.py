@@ -1,6 +1,8 @@
 """Transactions of real clients: commit, abort, fencing, timeouts, offsets, and a broker killed in the middle."""
 
 import random
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -8,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from kafka.admin import KafkaAdminClient
 
 from tests.broker.transactions_clients import (
@@ -172,17 +174,22 @@ def test_records_are_copied_exactly_once(server: Server, topic: str, name: str) 
     feeder.commit()
     feeder.close()
 
-    chance = random.Random(7)
     kills = threading.Thread(target=_kill_now_and_then, args=(server, 3, 1.0))
     kills.start()
-    deadline = time.monotonic() + 2 * LIMIT
+    deadline = time.monotonic() + 1.5 * LIMIT
+    lives = 0
     while committed_offset_or_none(server, group, source) < count + 1:
         assert time.monotonic() < deadline, server.log_tail()
+        lives += 1
+        given = (server.address, source, target, group, name, str(lives), str(count + 1))
+        copier = subprocess.Popen([sys.executable, "-m", "tests.broker.copier", *given], stderr=subprocess.DEVNULL)
         try:
-            _copy_some(server.address, source, target, group, name, chance)
-        except (KafkaException, RuntimeError):
-            continue  # fenced, aborted or cut off: begin again from what the group has committed
+            copier.wait(15)  # whatever ends it, the next begins from what the group has committed
+        except subprocess.TimeoutExpired:
+            copier.kill()
+            copier.wait()
     kills.join()
+    assert lives > 1
     eventually(lambda: read(server.address, target) == [str(number) for number in range(count)])
 
 
@@ -191,48 +198,6 @@ def committed_offset_or_none(server: Server, group: str, topic: str) -> int:
         return committed_offset(server.address, group, topic)
     except KafkaException:
         return -1
-
-
-def _copy_some(address: str, source: str, target: str, group: str, name: str, chance: random.Random) -> None:
-    """One life of a copying process, some transactions long."""
-    writer = ConfluentWriter(address, name)
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": group,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,
-            "reconnect.backoff.max.ms": 200,
-            "log_level": 0,
-        }
-    )
-    consumer.subscribe([source])
-    try:
-        for _ in range(chance.randint(1, 6)):
-            messages = [each for each in consumer.consume(chance.randint(1, 40), 1.0) if not each.error()]
-            if not messages:
-                continue
-            writer.begin()
-            for message in messages:
-                value = message.value()
-                assert isinstance(value, bytes)
-                writer.send(target, value.decode())
-            if chance.random() < 0.2:
-                writer.flush()
-                return  # dies with its transaction open
-            positions = [
-                # The marker at the source's end is behind the last record.
-                each if each.offset < 300 else TopicPartition(each.topic, each.partition, 301)
-                for each in consumer.position(consumer.assignment())
-                if each.offset >= 0
-            ]
-            writer.producer.send_offsets_to_transaction(positions, consumer.consumer_group_metadata(), LIMIT)
-            writer.commit()
-    finally:
-        consumer.close()
-        writer.close()
 
 
 def _kill_now_and_then(server: Server, times: int, every: float) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.topology import Schema
 from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.sources import OWN_COLUMNS
 from tests.topology.strategies import schemas
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -62,9 +63,9 @@ def with_text_keys(type_: DataType) -> DataType:
             return type_
 
 
-carried_schemas = schemas.map(
-    lambda schema: Schema(tuple(replace(column, type=with_text_keys(column.type)) for column in schema))
-)
+carried_schemas = schemas.filter(
+    lambda schema: not any(column.name.casefold() in OWN_COLUMNS for column in schema)
+).map(lambda schema: Schema(tuple(replace(column, type=with_text_keys(column.type)) for column in schema)))
 
 
 def rows_of(schema: Schema) -> st.SearchStrategy[dict[str, Any]]:

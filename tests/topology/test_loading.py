@@ -28,16 +28,16 @@ def loaded_error(path: str, name: str | None = None) -> str:
 
 
 def test_the_one_app_of_a_file(folder: Path) -> None:
-    (folder / "helpers.py").write_text("SCHEMA = 'id STRING'\n")
-    (folder / "fraud.py").write_text(
-        DECLARING + "from helpers import SCHEMA\napp = hr.App('fraud')\nsame = app\np = app.topic('p', SCHEMA)\n"
+    (folder / "card_helpers.py").write_text("SCHEMA = 'id STRING'\n")
+    (folder / "card_fraud.py").write_text(
+        DECLARING + "from card_helpers import SCHEMA\napp = hr.App('fraud')\nsame = app\np = app.topic('p', SCHEMA)\n"
     )
-    app = load_app("fraud.py")
+    app = load_app("card_fraud.py")
     assert app.name == "fraud"
-    assert (app.nodes[0].name, str(app.nodes[0].place)) == ("p", "fraud.py:5")
-    assert sys.modules["fraud"].app is app
-    assert load_app(folder / "fraud.py") is not app
-    assert not list(folder.glob("__pycache__/fraud*"))
+    assert (app.nodes[0].name, str(app.nodes[0].place)) == ("p", "card_fraud.py:5")
+    assert sys.modules["card_fraud"].app is app
+    assert load_app(folder / "card_fraud.py") is not app
+    assert not list(folder.glob("__pycache__/card_fraud*"))
 
 
 def test_a_file_whose_name_is_taken_or_no_name(folder: Path) -> None:

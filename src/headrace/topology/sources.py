@@ -20,9 +20,10 @@ from headrace.topology.times import (
     event_time_of,
 )
 
-__all__ = ["RATE_SCHEMA", "RECORD_COLUMNS", "SourceOptions", "read_source", "record_columns_of"]
+__all__ = ["OWN_COLUMNS", "RATE_SCHEMA", "RECORD_COLUMNS", "SourceOptions", "read_source", "record_columns_of"]
 
 RECORD_COLUMNS = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
+OWN_COLUMNS = frozenset(name.casefold() for name in (*RECORD_COLUMNS, COMPUTED_TIME_COLUMN))
 RATE_SCHEMA = Schema((Column("timestamp", Primitive.TIMESTAMP), Column("value", Primitive.BIGINT)))
 VALUE_TYPES = {Format.STRING: Primitive.STRING, Format.BYTES: Primitive.BINARY}
 # Stands in for a schema that cannot be read, whose app never gets as far as a topology.
@@ -89,9 +90,8 @@ def _read_schema(declaration: Declaration, given: SchemaLike | None, format: For
     schema = declaration.read("schema", Schema.of, given, None)
     if schema is None:
         return None
-    reserved = {name.casefold() for name in (*RECORD_COLUMNS, COMPUTED_TIME_COLUMN)}
     for column in schema:
-        if column.name.casefold() in reserved:
+        if column.name.casefold() in OWN_COLUMNS:
             declaration.problem(f"schema: the column {column.name!r} has a name of Headrace's own", "rename it")
     if value_type is not None and [column.type for column in schema] != [value_type]:
         declaration.problem(
