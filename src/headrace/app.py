@@ -51,12 +51,17 @@ class View(topology.View):
         where: str | Mapping[str, Any] | None = None,
         parameters: Sequence[Any] = (),
         *,
+        after: "Receipt | Sequence[Receipt] | None" = None,
+        timeout: float = 30.0,
         postgres: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Rows as dicts: all, those equal to a mapping, or those of a condition in SQL with `%s` in it."""
+        """Rows as dicts: all, those equal to a mapping, or those of a condition in SQL with `%s` in it.
+
+        `after` and `timeout` are those of `get`.
+        """
         reader = self.reader(postgres=postgres)
         try:
-            return reader.rows(where, parameters)
+            return reader.rows(where, parameters, after=after, timeout=timeout)
         finally:
             reader.close()
 

@@ -2,10 +2,11 @@
 
 import threading
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+import headrace as hr
 from headrace import InputError, NotCovered, TableError
 from tests.tables.conftest import MakeReader, MakeWriter
 from tests.tables.rows import batch, pairs
@@ -109,3 +110,24 @@ def test_keys_of_several_columns(writer_of: MakeWriter, reader_of: MakeReader) -
 def test_a_view_nobody_has_written_yet(reader_of: MakeReader) -> None:
     with pytest.raises(TableError, match=r"is not there yet.*headrace run"):
         reader_of().rows()
+
+
+def test_rows_of_an_app_s_view_wait_for_the_receipt_as_well(
+    writer_of: MakeWriter, postgres_dsn: str, schema_name: str
+) -> None:
+    app = hr.App(schema_name)
+    app.topic("t", "k STRING, v BIGINT", key="k")
+
+    @app.view(key="k")
+    def spend(t: Any) -> Any:
+        return t
+
+    writer = writer_of()
+    writer.write("q", 0, {"t": {0: 1}}, [pairs(a=1)])
+    assert spend.rows({"k": "a"}, after=hr.Receipt("t", 0, 0), postgres=postgres_dsn) == [{"k": "a", "v": 1}]
+    with pytest.raises(NotCovered, match=r"not reached t\[0\] offset 1 within 0 s"):
+        spend.rows(after=[hr.Receipt("t", 0, 0), hr.Receipt("t", 0, 1)], timeout=0, postgres=postgres_dsn)
+    with pytest.raises(NotCovered):
+        spend.get("b", after=hr.Receipt("t", 0, 1), timeout=0, postgres=postgres_dsn)
+    writer.write("q", 1, {"t": {0: 2}}, [pairs(b=2)])
+    assert len(spend.rows(after=hr.Receipt("t", 0, 1), postgres=postgres_dsn)) == 2
