@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from headrace import topology
 from headrace.engine.config import RunConfig
-from headrace.errors import ServiceError, Unreachable
 from headrace.topology import Feed
 from headrace.topology.app import Function
 from headrace.topology.declaring import KeyLike
@@ -190,30 +189,12 @@ class App(topology.App):
 
 
 def _kafka_settings(kafka: str | None) -> dict[str, Any]:
-    config = RunConfig.load({"kafka": kafka})
-    if config.kafka is None:
-        from headrace.services import Services
+    from headrace.services import with_kafka
 
-        embedded = Services(config.home).addresses().kafka
-        if embedded is None:
-            raise Unreachable(
-                f"no Kafka was named, and the embedded broker of {config.home} is not up",
-                next_step="start it with: headrace up; or name another with kafka=, HEADRACE_KAFKA or headrace.toml",
-            )
-        config = replace(config, kafka=embedded)
-    return config.client_settings()
+    return with_kafka(RunConfig.load({"kafka": kafka}), "kafka=").client_settings()
 
 
 def _postgres_dsn(postgres: str | None) -> str:
-    config = RunConfig.load({"postgres": postgres})
-    if config.postgres is not None:
-        return config.postgres
-    from headrace.services import Services
+    from headrace.services import with_postgres
 
-    embedded = Services(config.home).addresses().postgres
-    if embedded is None:
-        raise ServiceError(
-            f"no PostgreSQL was named, and the embedded one of {config.home} is not up",
-            next_step="start it with: headrace up; or name another with postgres=, HEADRACE_POSTGRES or headrace.toml",
-        )
-    return embedded
+    return with_postgres(RunConfig.load({"postgres": postgres}), "postgres=").postgres_dsn

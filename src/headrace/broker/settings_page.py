@@ -14,6 +14,9 @@ This page is made from the definitions (`python -m headrace.broker.settings_page
 
 A setting listed here is enforced. Any other is refused, with the nearest name that is served. Names, types
 and defaults are those of Apache Kafka 4 unless the text says otherwise.
+
+These are settings of the broker and of its topics. Those of an app and of the commands (addresses, `headrace.toml`,
+`HEADRACE_KAFKA`, security) are told in [moving to clusters](clusters.md#where-an-address-may-stand).
 """
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import TopicNotFound
-from headrace.cli.options import DEFAULT_KAFKA, Isolation, Json, Kafka, KafkaSettings, connect
+from headrace.cli.options import Isolation, Json, Kafka, KafkaSettings, connect
 from headrace.cli.output import note
 from headrace.cli.positions import POSITION_HELP, Position
 from headrace.cli.records import to_json
@@ -52,7 +52,7 @@ def run(
         typer.Option("--key-separator", metavar="TEXT", help="Print the key, this, and the value."),
     ] = None,
     as_json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> int:
     """Print a topic's records, one a line."""

@@ -14,8 +14,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from headrace import Error, __version__
-from headrace.cli.options import DEFAULT_KAFKA, Json, Kafka, KafkaSettings, connect
+from headrace import Error, Unreachable, __version__
+from headrace.cli.options import Json, Kafka, KafkaSettings, connect
 from headrace.cli.output import print_json
 
 OLDEST_PYTHON = (3, 11)
@@ -42,7 +42,7 @@ def run(
         typer.Option("--data", metavar="DIR", help="The folder whose disk to look at; this one otherwise."),
     ] = Path("."),
     json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> int:
     """Check the machine, the installation and the Kafka address."""
@@ -59,7 +59,7 @@ def run(
     return 1 if problems else 0
 
 
-def _checks(data: Path, kafka: str, kafka_set: list[str] | None) -> Iterator[Check]:
+def _checks(data: Path, kafka: str | None, kafka_set: list[str] | None) -> Iterator[Check]:
     yield _python()
     yield _java()
     yield from _libraries()
@@ -161,20 +161,28 @@ def _open_files() -> Check:
     return Check("open files", ok, found, None if ok else f"raise the limit with: ulimit -n {LEAST_OPEN_FILES}")
 
 
-def _kafka(kafka: str, kafka_set: list[str] | None) -> Check:
+def _kafka(kafka: str | None, kafka_set: list[str] | None) -> Check:
     from headrace.cli.kafka import REQUEST_SECONDS
+    from headrace.engine.config import RunConfig
 
-    cluster = connect(kafka, kafka_set)
+    is_named = True
     try:
+        is_named = RunConfig.load({"kafka": kafka}).kafka is not None
+        cluster = connect(kafka, kafka_set)
         admin = cluster.admin()
         started = time.perf_counter()
         with cluster.asked_to("read the metadata"):
             metadata = admin.list_topics(timeout=REQUEST_SECONDS)
+    except Unreachable as error:
+        if is_named:
+            return Check("kafka", False, error.problem, error.next_step)
+        return Check("kafka", True, "none is named and the embedded broker is not up; headrace run starts it")
     except Error as error:
         return Check("kafka", False, error.problem, error.next_step)
     took = (time.perf_counter() - started) * 1000
     nodes = len(metadata.brokers)
-    found = f"{kafka} answers in {took:.0f} ms: {nodes} node{'s' * (nodes != 1)}, {len(metadata.topics)} topics"
+    topics = len(metadata.topics)
+    found = f"{cluster.address} answers in {took:.0f} ms: {nodes} node{'s' * (nodes != 1)}, {topics} topics"
     return Check("kafka", True, found)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import GroupInUse, GroupNotFound, InputError
-from headrace.cli.options import DEFAULT_KAFKA, Json, Kafka, KafkaSettings, Yes, connect
+from headrace.cli.options import Json, Kafka, KafkaSettings, Yes, connect
 from headrace.cli.output import ask, note, print_json, print_table
 from headrace.cli.positions import POSITION_HELP, Position
 
@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(metavar="GROUP")]
 @app.command("list")
 def list_groups(
     json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """List the consumer groups."""
@@ -37,14 +37,14 @@ def list_groups(
     elif rows:
         print_table(["group", "state", "type"], rows)
     else:
-        note(f"no groups at {kafka}; start one with: headrace consume TOPIC --group NAME")
+        note(f"no groups at {cluster.address}; start one with: headrace consume TOPIC --group NAME")
 
 
 @app.command("describe")
 def describe(
     name: Name,
     json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Show a group's members, what each reads, and how far behind it is."""
@@ -119,7 +119,7 @@ def reset(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; otherwise only show what would be done.")] = False,
     json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Move a group's committed offsets. Shows the moves; --yes makes them."""
@@ -133,7 +133,7 @@ def reset(
     keys = _chosen(cluster, admin, topics) if topics else sorted(committed)
     if not keys:
         raise GroupNotFound(
-            f"group {name!r} has no committed offsets at {kafka}", next_step="name what to set with --topic"
+            f"group {name!r} has no committed offsets at {cluster.address}", next_step="name what to set with --topic"
         )
     if position is not None:
         targets = position.resolve(cluster, admin, keys)
@@ -164,7 +164,7 @@ def reset(
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="GROUP...")],
     yes: Yes = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Delete groups and their committed offsets."""
@@ -176,7 +176,7 @@ def delete(
         _group(cluster, admin, name)
         _check_unused(cluster, admin, name)
     if not yes:
-        ask(f"Delete {', '.join(names)} at {kafka}, with all committed offsets?")
+        ask(f"Delete {', '.join(names)} at {cluster.address}, with all committed offsets?")
     for name, future in admin.delete_consumer_groups(names, request_timeout=REQUEST_SECONDS).items():
         cluster.result(future, f"delete group {name!r}")
         print(f"deleted {name}")

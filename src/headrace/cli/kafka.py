@@ -45,6 +45,8 @@ class Cluster:
 
     address: str
     settings: Mapping[str, str]
+    is_guess: bool = False
+    """Whether nobody named the address: it is merely where a broker usually is."""
 
     def admin(self) -> AdminClient:
         return self._client(AdminClient, {})
@@ -77,7 +79,10 @@ class Cluster:
             return kind(config)
         except KafkaException as error:
             message = str(error.args[0].str())
-            raise InputError(f"the client refuses its settings: {message}", next_step="correct --kafka-set") from error
+            raise InputError(
+                f"the client refuses its settings: {message}",
+                next_step="correct --kafka-set, HEADRACE_KAFKA_... or [kafka-settings] of headrace.toml",
+            ) from error
 
     def check_reachable(self) -> None:
         """Fail at once, with the reason, where librdkafka would retry in silence until its time is up."""
@@ -88,8 +93,14 @@ class Cluster:
                 return
             except OSError as error:
                 reasons.append((error.strerror or str(error) or type(error).__name__).lower())
+        told = ", ".join(dict.fromkeys(reasons))
+        if self.is_guess:
+            raise Unreachable(
+                f"no Kafka was named, there is no home folder here, and none answers at {self.address} ({told})",
+                next_step="start one with: headrace up; or name one with --kafka, HEADRACE_KAFKA or headrace.toml",
+            )
         raise Unreachable(
-            f"no Kafka answers at {self.address} ({', '.join(dict.fromkeys(reasons))})",
+            f"no Kafka answers at {self.address} ({told})",
             next_step=f"{self._how_to_start()} or name another with --kafka",
         )
 

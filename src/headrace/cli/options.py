@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 DEFAULT_KAFKA = "127.0.0.1:9092"
 
 Kafka = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--kafka",
         metavar="HOST:PORT",
-        envvar="HEADRACE_KAFKA",
-        help="Where Kafka is: Headrace's broker or any other; several with commas.",
+        help="Where Kafka is, several with commas; else HEADRACE_KAFKA, headrace.toml, or the embedded broker.",
+        show_default=False,
     ),
 ]
 KafkaSettings = Annotated[
@@ -49,9 +49,17 @@ def pairs(items: list[str] | None, option: str) -> dict[str, str]:
     return result
 
 
-def connect(kafka: str, kafka_set: list[str] | None) -> "Cluster":
-    """The cluster that `--kafka` and `--kafka-set` name."""
-    settings = pairs(kafka_set, "--kafka-set")
+def connect(kafka: str | None, kafka_set: list[str] | None) -> "Cluster":
+    """The cluster that `headrace run` would use here; where nothing is said of any, the one at the usual address."""
+    given = {"kafka": kafka, "kafka_settings": pairs(kafka_set, "--kafka-set") or None}
     from headrace.cli.kafka import Cluster
+    from headrace.engine.config import RunConfig
 
-    return Cluster(kafka, settings)
+    config = RunConfig.load(given)
+    if config.kafka is None:
+        from headrace.services import with_kafka
+
+        if not config.home.exists():
+            return Cluster(DEFAULT_KAFKA, config.librdkafka_settings(), is_guess=True)
+        config = with_kafka(config, "--kafka")
+    return Cluster(config.kafka_address, config.librdkafka_settings())

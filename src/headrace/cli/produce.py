@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from headrace import InputError, NotDelivered
-from headrace.cli.options import DEFAULT_KAFKA, Json, Kafka, KafkaSettings, connect
+from headrace.cli.options import Json, Kafka, KafkaSettings, connect
 from headrace.cli.output import note, print_json
 from headrace.cli.records import Headers, Record, parse_json_line, parse_plain_line
 
@@ -65,7 +65,7 @@ def run(
     acks: Annotated[Acks, typer.Option("--acks", help="Who must have it before it counts.")] = Acks.all,
     compression: Annotated[Compression, typer.Option("--compression")] = Compression.none,
     json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> int:
     """Send lines as records; exit 0 only when every one was acknowledged."""
@@ -107,7 +107,7 @@ def run(
         return 130
     if delivery.failed:
         raise NotDelivered(
-            f"{delivery.failed} of {delivery.sent} records were not acknowledged by {kafka}",
+            f"{delivery.failed} of {delivery.sent} records were not acknowledged by {cluster.address}",
             next_step=delivery.advice(),
         )
     return 0

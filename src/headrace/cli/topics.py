@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import KafkaError
-from headrace.cli.options import DEFAULT_KAFKA, Json, Kafka, KafkaSettings, Yes, connect, pairs
+from headrace.cli.options import Json, Kafka, KafkaSettings, Yes, connect, pairs
 from headrace.cli.output import ask, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Configs = Annotated[
 def list_topics(
     internal: Annotated[bool, typer.Option("--internal", help="Show Kafka's own topics too.")] = False,
     json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """List the topics and how many partitions each has."""
@@ -50,7 +50,7 @@ def list_topics(
     elif rows:
         print_table(["topic", "partitions", "replicas"], [list(row.values()) for row in rows])
     else:
-        note(f"no topics at {kafka}; create one with: headrace topics create NAME")
+        note(f"no topics at {cluster.address}; create one with: headrace topics create NAME")
 
 
 @app.command("create")
@@ -64,7 +64,7 @@ def create(
     ] = None,
     settings: Configs = None,
     if_missing: Annotated[bool, typer.Option("--if-missing", help="Leave a topic that exists as it is.")] = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Create topics."""
@@ -89,7 +89,7 @@ def create(
                 raise
             if not if_missing:
                 raise KafkaError(
-                    f"topic {name!r} already exists at {kafka}",
+                    f"topic {name!r} already exists at {cluster.address}",
                     next_step=f"see it with: headrace topics describe {name}",
                 ) from error
             print(f"{name} is already there")
@@ -102,7 +102,7 @@ def describe(
         bool, typer.Option("--all-settings", help="Show every setting, not only those set on the topic.")
     ] = False,
     json: Json = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Show a topic's partitions, offsets and settings."""
@@ -149,7 +149,7 @@ def alter(
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default. Repeatable.")
     ] = None,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Change a topic's settings, or give it more partitions."""
@@ -187,7 +187,7 @@ def alter(
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
     yes: Yes = False,
-    kafka: Kafka = DEFAULT_KAFKA,
+    kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Delete topics and everything in them."""
@@ -198,7 +198,7 @@ def delete(
     for name in names:
         cluster.topic(admin, name)
     if not yes:
-        ask(f"Delete {', '.join(names)} at {kafka}, with all records?")
+        ask(f"Delete {', '.join(names)} at {cluster.address}, with all records?")
     for name, future in admin.delete_topics(names, request_timeout=REQUEST_SECONDS).items():
         cluster.result(future, f"delete topic {name!r}")
         print(f"deleted {name}")

@@ -78,8 +78,12 @@ class RunConfig:
             "bootstrap.servers": self.kafka_address,
             "client.id": "headrace",
             "log_level": 0,  # librdkafka's own lines say less than the errors that are raised
-            **librdkafka_settings(self.kafka_settings),
+            **self.librdkafka_settings(),
         }
+
+    def librdkafka_settings(self) -> dict[str, str]:
+        """What was given for confluent-kafka's clients, the address aside."""
+        return librdkafka_settings(self.kafka_settings)
 
     def connector_options(self) -> dict[str, str]:
         """For Spark's Kafka connector, its sources and its sink alike."""

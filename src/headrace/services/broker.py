@@ -17,7 +17,7 @@ __all__ = ["BrokerProcess"]
 
 HOST = "127.0.0.1"
 USUAL_PORT = 9092
-"""Where every command looks if it is told nothing."""
+"""Where people expect a Kafka."""
 START_SECONDS = 120.0
 POLL = 0.02
 WAYS_TO_STOP = ((SIGTERM, 30.0), (SIGKILL, 5.0))

@@ -24,7 +24,8 @@ class Home:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        # One folder has one name, by which its processes are known, on whatever way it was reached.
+        self.path = path.resolve()
         self.logs = self.path / "logs"
         self._addresses = self.path / "services.json"
 

@@ -1,0 +1,35 @@
+"""Where Kafka and PostgreSQL are for whoever starts nothing: as named, else the embedded ones, if they are up."""
+
+from dataclasses import replace
+
+from headrace.engine.config import RunConfig
+from headrace.errors import ServiceError, Unreachable
+from headrace.services.embedded import Services
+
+__all__ = ["with_kafka", "with_postgres"]
+
+
+def with_kafka(config: RunConfig, option: str) -> RunConfig:
+    """The settings with an address of Kafka's. `option` is how an address would have been given."""
+    if config.kafka is not None:
+        return config
+    embedded = Services(config.home).addresses().kafka
+    if embedded is None:
+        raise Unreachable(
+            f"no Kafka was named, and the embedded broker of {config.home} is not up",
+            next_step=f"start it with: headrace up; or name another with {option}, HEADRACE_KAFKA or headrace.toml",
+        )
+    return replace(config, kafka=embedded)
+
+
+def with_postgres(config: RunConfig, option: str) -> RunConfig:
+    """The settings with an address of PostgreSQL's."""
+    if config.postgres is not None:
+        return config
+    embedded = Services(config.home).addresses().postgres
+    if embedded is None:
+        raise ServiceError(
+            f"no PostgreSQL was named, and the embedded one of {config.home} is not up",
+            next_step=f"start it with: headrace up; or name another with {option}, HEADRACE_POSTGRES or headrace.toml",
+        )
+    return replace(config, postgres=embedded)
