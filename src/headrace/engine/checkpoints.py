@@ -18,14 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from headrace.engine.changes import OPERATORS, changes
 from headrace.engine.config import Offsets
 from headrace.errors import CheckpointError
 
-__all__ = ["Checkpoint", "Checkpoints", "SinkNote", "SourceOffsets", "differences"]
+__all__ = ["Checkpoint", "Checkpoints", "SinkNote", "SourceOffsets"]
 
 NO_OFFSET = "-"
-OPERATORS = "operators"
-"""What of a fingerprint tells of operators that keep state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +154,10 @@ class Checkpoint:
         now, before = _plain(fingerprint), self._json(self.folder / "fingerprint.json")
         if OPERATORS not in before and OPERATORS not in now:
             before, now = _without_state(before), _without_state(now)
-        if changes := list(differences(before, now)):
+        if told := changes(before, now):
             raise CheckpointError(
-                f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {'; '.join(changes)}",
-                next_step=f"undo the change, start over with --reset {self.node} (the old checkpoint is kept), "
+                f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {', '.join(told)}",
+                next_step=f"undo the change, or start over by adding --reset {self.node} (the old checkpoint is kept), "
                 "or give the node a new name",
             )
 
@@ -219,28 +218,9 @@ def topic_offsets(ends: Iterator[Mapping[str, Any]]) -> dict[str, dict[int, int]
     return found
 
 
-def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """What changed between two fingerprints, in words."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for name in sorted({*before, *now}):
-            path = f"{where}, {name}" if where else name
-            if name not in before:
-                yield f"{path} is new ({_shown(now[name])})"
-            elif name not in now:
-                yield f"{path} is gone (it was {_shown(before[name])})"
-            else:
-                yield from differences(before[name], now[name], path)
-    elif before != now:
-        yield f"{where} was {_shown(before)} and is {_shown(now)}"
-
-
 def _without_state(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Of a node that keeps no state, Spark can follow every change but that of what it reads."""
-    return {"kind": fingerprint.get("kind"), "sources": sorted(fingerprint.get("sources", ()))}
-
-
-def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return {"kind": fingerprint.get("kind"), "sources": {name: {} for name in fingerprint.get("sources", ())}}
 
 
 def _initial_offsets(log: Path) -> dict[str, Any] | None:
