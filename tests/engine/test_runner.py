@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 EVENTS = "n BIGINT, k STRING, at TIMESTAMP"
+LONG_AGO = 1_767_225_600_001  # 2026-01-01, in milliseconds
 
 
 @pytest.fixture
@@ -143,9 +144,11 @@ def test_what_cannot_be_used_goes_to_the_rejected_with_its_bytes_and_reason(
     def good(events: DataFrame) -> DataFrame:
         return events
 
+    began = time.time()
     bad = [b"{broken", b'{"n": 1, "k": null, "at": "2026-01-01T00:00:00Z"}', b"\xff\xfe"]
     with run(app, config, spark) as runner:
-        send(config.kafka_address, f"{prefix}events", [event(1), bad[0], event(2), *bad[1:], event(3)], key="k")
+        values = [event(1), bad[0], event(2), *bad[1:], event(3)]
+        send(config.kafka_address, f"{prefix}events", values, key="k", sent_at=LONG_AGO)
         runner.process_all_available()
         send(config.kafka_address, f"{prefix}events", [event(4)], key="k")
         runner.process_all_available()
@@ -157,6 +160,8 @@ def test_what_cannot_be_used_goes_to_the_rejected_with_its_bytes_and_reason(
         headers = dict(message.headers() or [])
         assert headers["headrace-topic"] == f"{prefix}events".encode()
         assert headers["headrace-reason"]
+        assert headers["headrace-timestamp"] == b"2026-01-01T00:00:00.001000Z"
+        assert message.timestamp()[1] / 1000 >= began, "retention counts from the time it was rejected"
 
 
 def test_a_stopped_run_goes_on_where_it_was(spark: SparkSession, config: RunConfig, prefix: str) -> None:

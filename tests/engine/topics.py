@@ -9,14 +9,16 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 
-def send(address: str, topic: str, values: Iterable[Mapping[str, Any] | bytes], key: str | None = None) -> None:
-    """Rows as JSON, or bytes as they are; keyed by a column."""
+def send(
+    address: str, topic: str, values: Iterable[Mapping[str, Any] | bytes], key: str | None = None, sent_at: int = 0
+) -> None:
+    """Rows as JSON, or bytes as they are; keyed by a column. `sent_at` is in milliseconds, 0 is now."""
     producer = Producer({"bootstrap.servers": address, "partitioner": "murmur2_random"})
     for value in values:
         if isinstance(value, bytes):
-            producer.produce(topic, value)
+            producer.produce(topic, value, timestamp=sent_at)
         else:
-            producer.produce(topic, json.dumps(value), None if key is None else str(value[key]))
+            producer.produce(topic, json.dumps(value), None if key is None else str(value[key]), timestamp=sent_at)
     assert producer.flush(30) == 0
 
 

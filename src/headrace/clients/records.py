@@ -16,7 +16,12 @@ __all__ = ["Receipt", "Record", "record_of", "record_reader"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 REASON = "headrace-reason"
-PLACE = {"topic": ("headrace-topic", str), "partition": ("headrace-partition", int), "offset": ("headrace-offset", int)}
+PLACE: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "topic": ("headrace-topic", str),
+    "partition": ("headrace-partition", int),
+    "offset": ("headrace-offset", int),
+    "timestamp": ("headrace-timestamp", datetime.fromisoformat),
+}
 
 
 class Receipt(NamedTuple):
@@ -86,15 +91,11 @@ def record_of(message: Message) -> Record:
 
 def _rejected_row(record: Record) -> dict[str, Any]:
     """What the engine says of a record it could not use: the row a node that reads `.rejected` gets."""
-    said = {name: (value or b"").decode() for name, value in record.headers}
+    # A record that is rejected twice keeps its first headers: the last one counts. Others need not be text.
+    said = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     place = {name: kind(said[header]) if header in said else None for name, (header, kind) in PLACE.items()}
-    return {
-        "reason": said.get(REASON),
-        **place,
-        "key": record.key,
-        "value": record.value,
-        "timestamp": record.timestamp,
-    }
+    row = {"reason": said.get(REASON), **place, "key": record.key, "value": record.value}
+    return row | {"timestamp": place["timestamp"] or record.timestamp}
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from headrace.engine.config import RunConfig
-from headrace.engine.encoding import HEADERS
+from headrace.engine.encoding import HEADERS, TIMESTAMP
 from headrace.engine.markers import marker_topic, with_markers, without_markers
 from headrace.engine.marks import marked_key
 from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
@@ -19,7 +19,12 @@ from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema
 __all__ = ["REASON_HEADER", "REJECTS_SCHEMA", "Reading", "read", "read_rejects"]
 
 REASON_HEADER = "headrace-reason"
-_PLACE = {"headrace-topic": "topic", "headrace-partition": "partition", "headrace-offset": "offset"}
+_PLACE = {
+    "headrace-topic": "topic",
+    "headrace-partition": "partition",
+    "headrace-offset": "offset",
+    "headrace-timestamp": "timestamp",
+}
 _FILE = {"headrace-topic": "topic"}
 
 REJECTS_SCHEMA = Schema.of(
@@ -102,13 +107,22 @@ def read_rejects(
 
 def _reject_records(parsed: DataFrame, reading: Reading, topic: str, place: Mapping[str, str]) -> DataFrame:
     told = {REASON_HEADER: reason(reading.shape)}
-    told |= {title: F.col(column).cast("string") for title, column in place.items()}
+    told |= {title: _said_of(column) for title, column in place.items()}
     added = (F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
     own = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
     rejected = parsed.filter(REJECTED)
     return rejected.select(
-        F.lit(topic).alias("topic"), "key", "value", F.concat(own, F.array(*added)).alias("headers"), "timestamp"
+        F.lit(topic).alias("topic"),
+        "key",
+        "value",
+        F.concat(own, F.array(*added)).alias("headers"),
+        # Left to the producer: with the time it first had, a record could be past its retention once it is written.
+        F.lit(None).cast("timestamp").alias("timestamp"),
     )
+
+
+def _said_of(column: str) -> Column:
+    return F.date_format(column, TIMESTAMP) if column == "timestamp" else F.col(column).cast("string")
 
 
 def is_rejects(feed: Feed) -> bool:
@@ -174,8 +188,6 @@ def _rejects_columns() -> list[Column]:
         # The last one: a record that is rejected twice keeps its first headers.
         return F.get(F.reverse(F.filter("headers", lambda one: one.key == name)), 0).value.cast("string")
 
-    return [
-        header(REASON_HEADER).alias("reason"),
-        *(header(title).try_cast(REJECTS_SCHEMA[name].type.ddl).alias(name) for title, name in _PLACE.items()),
-        *(F.col(name) for name in ("key", "value", "timestamp")),
-    ]
+    found = {name: header(title).try_cast(REJECTS_SCHEMA[name].type.ddl) for title, name in _PLACE.items()}
+    found |= {"reason": header(REASON_HEADER), "timestamp": F.coalesce(found["timestamp"], F.col("timestamp"))}
+    return [found.get(name, F.col(name)).alias(name) for name in REJECTS_SCHEMA.names]
