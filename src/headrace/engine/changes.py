@@ -55,7 +55,9 @@ def _sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
 
 def _windows(before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if len(before) != len(now):
-        yield from _compared("the list of its windows", [one.get("window") for one in before], [one.get("window") for one in now])
+        yield from _compared(
+            "the list of its windows", [one.get("window") for one in before], [one.get("window") for one in now]
+        )
         return
     for index, (old, new) in enumerate(zip(before, now, strict=True)):
         window = "its window" if len(now) == 1 else f"its window {index + 1}"
