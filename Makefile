@@ -37,6 +37,7 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.broker $(BENCH)
+	$(BIN)/python -m benchmarks.engine
 
 clean:
 	rm -rf $(VENV) .build .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.broker.measure import Figures
-from benchmarks.broker.report import Section, write
+from benchmarks.measure import Figures
+from benchmarks.report import Section, write
 
 ORDER = ["first", "second"]
 
@@ -34,9 +34,9 @@ def test_a_ratio_is_held_against_its_limit() -> None:
 
 def test_a_section_replaces_only_itself(tmp_path: Path) -> None:
     path = tmp_path / "RESULTS.md"
-    write(Section("second", "Second"), ORDER, "run second", "a machine.", path)
-    write(Section("first", "First"), ORDER, "run first", "a machine.", path)
-    write(Section("second", "Second again"), ORDER, "run second", "a machine.", path)
+    write(Section("second", "Second"), "run second", "a machine.", path, ORDER)
+    write(Section("first", "First"), "run first", "a machine.", path, ORDER)
+    write(Section("second", "Second again"), "run second", "a machine.", path, ORDER)
     text = path.read_text()
     assert text.count("## ") == 2
     assert text.index("## First") < text.index("## Second again")

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.broker import consume, latency, memory, produce, report, startup
+from benchmarks import report
+from benchmarks.broker import consume, latency, memory, produce, startup
 from benchmarks.broker.bench import Bench, Options, progress
 
 SCENARIOS: dict[str, Callable[[Bench], report.Section]] = {
@@ -64,7 +65,7 @@ def main() -> None:
             command = f"python -m benchmarks.broker {_options(chosen)}{name}"
             print(section.markdown(command, facts), flush=True)
             if not quick and not stand_in:
-                report.write(section, list(SCENARIOS), command, facts)
+                report.write(section, command, facts)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

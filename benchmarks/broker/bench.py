@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests import peers
 
 from benchmarks.broker.clients import LoadClient, producer_settings
-from benchmarks.broker.measure import Figures, cpu_seconds
+from benchmarks.measure import Figures, cpu_seconds
 
 T = TypeVar("T")
 

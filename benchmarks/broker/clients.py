@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 from tests import peers
 
-from benchmarks.broker.measure import busiest_thread, thread_seconds
+from benchmarks.measure import busiest_thread, thread_seconds
 
 JAVA_SOURCES = Path(__file__).parents[1] / "java"
 CLIENTS = ("java", "librdkafka")

@@ -17,9 +17,9 @@ from benchmarks.broker.bench import (
     topic_name,
 )
 from benchmarks.broker.clients import consumer_settings
-from benchmarks.broker.measure import drop_from_page_cache
 from benchmarks.broker.produce import SATURATED, Case
-from benchmarks.broker.report import Section
+from benchmarks.measure import drop_from_page_cache
+from benchmarks.report import Section
 
 FULL = [Case(size, partitions) for size in (100, 1000) for partitions in (1, 12, 100)]
 QUICK = [Case(100, 1), Case(1000, 12)]

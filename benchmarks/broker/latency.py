@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.broker.bench import KAFKA, OURS, Bench, Measured, Side, figures, make_topic, topic_name
 from benchmarks.broker.clients import CLIENTS, LoadClient, consumer_settings, producer_settings
-from benchmarks.broker.report import Section
+from benchmarks.report import Section
 
 RATE = 1000
 IDLE = 50

@@ -13,8 +13,8 @@ from tests import peers
 
 from benchmarks.broker.bench import KAFKA, OURS, Bench, Side, make_topic, progress
 from benchmarks.broker.clients import consumer_settings, producer_settings
-from benchmarks.broker.measure import Figures, anonymous_bytes, greet
-from benchmarks.broker.report import Section
+from benchmarks.measure import Figures, anonymous_bytes, greet
+from benchmarks.report import Section
 
 MB = 1e6
 PRODUCERS, CONSUMERS = 32, 50

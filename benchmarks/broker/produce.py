@@ -17,7 +17,7 @@ from benchmarks.broker.bench import (
     topic_name,
 )
 from benchmarks.broker.clients import producer_settings
-from benchmarks.broker.report import Section
+from benchmarks.report import Section
 
 SATURATED = 0.9  # a client thread this busy sets the rate, whatever the broker could do
 

@@ -10,8 +10,8 @@ from tests import peers
 
 from benchmarks.broker.bench import KAFKA, OURS, Bench, Side, make_topic, progress
 from benchmarks.broker.clients import LoadClient, producer_settings
-from benchmarks.broker.measure import Figures, cpu_seconds, first_metadata
-from benchmarks.broker.report import Section
+from benchmarks.measure import Figures, cpu_seconds, first_metadata
+from benchmarks.report import Section
 
 LIMIT = 180.0
 STORED_PARTITIONS = 4

@@ -15,17 +15,24 @@ import confluent_kafka
 import psutil
 from tests import peers
 
-from benchmarks.broker.measure import Figures
+from benchmarks.measure import Figures
 
 RESULTS = Path(__file__).parents[1] / "RESULTS.md"
 HEADING = """\
-# The broker's speed, beside Apache Kafka's
+# Speed, measured
 
-Written by `make bench` (`python -m benchmarks.broker`); [README.md](README.md) says how each figure is taken.
-Medians, with the range over the rounds in brackets. "Kafka" is Apache Kafka with its defaults, which acknowledges
-before anything is on disk; "Kafka, synced" is the same broker with `flush.messages=1`. Headrace always syncs before
-it acknowledges.
+Written by `make bench` (`python -m benchmarks.broker`, `.engine`, `.operators`); [README.md](README.md) says how each
+figure is taken. Medians, with the range over the rounds in brackets, beside a peer in the same run.
+
+"Kafka" is Apache Kafka with its defaults, which acknowledges before anything is on disk; "Kafka, synced" is the same
+broker with `flush.messages=1`. Headrace always syncs before it acknowledges.
 """
+ORDER = (
+    *("produce-java", "produce-librdkafka", "consume-java", "consume-librdkafka", "latency", "startup", "memory"),
+    *("engine-stateless", "engine-windowed", "engine-latency", "engine-start"),
+    *("operators-windows", "operators-joins", "operators-small", "nexmark"),
+)
+"""Every scenario there is, as their sections follow each other."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Section:
     title: str
     notes: list[str] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
+    peer: str = "Kafka"
 
     def compare(
         self,
@@ -67,9 +75,9 @@ class Section:
         ratio = ours.median / peer.median if peer.median else float("inf")
         wanted, held = "", True
         if at_least is not None:
-            wanted, held = f"≥ {at_least:.1f} x", ratio >= at_least
+            wanted, held = f"≥ {at_least:g} x", ratio >= at_least
         if at_most is not None:
-            wanted, held = f"≤ {at_most:.1f} x", ratio <= at_most
+            wanted, held = f"≤ {at_most:g} x", ratio <= at_most
         verdict = ("pass" if held else f"**fail**{remark}") if wanted else ""
         shown = (ours.show(digits, unit), peer.show(digits, unit))
         self.rows.append(Row(case, measure, *shown, f"{ratio:.2f} x", wanted, verdict))
@@ -97,12 +105,12 @@ class Section:
     def markdown(self, command: str, facts: str) -> str:
         lines = [f"## {self.title}", "", f"`{command}`", ""]
         lines += [*self.notes, ""] if self.notes else []
-        lines += [Row("case", "measure", "Headrace", "Kafka", "ratio", "wanted", "").line(), "|" + "---|" * 7]
+        lines += [Row("case", "measure", "Headrace", self.peer, "ratio", "wanted", "").line(), "|" + "---|" * 7]
         lines += [row.line() for row in self.rows]
         return "\n".join([*lines, "", facts, ""])
 
 
-def write(section: Section, order: Sequence[str], command: str, facts: str, path: Path = RESULTS) -> None:
+def write(section: Section, command: str, facts: str, path: Path = RESULTS, order: Sequence[str] = ORDER) -> None:
     text = path.read_text() if path.exists() else ""
     pattern = re.compile(r"<!-- begin (\S+) -->\n(.*?)<!-- end \1 -->\n", re.DOTALL)
     sections = dict(pattern.findall(text))
