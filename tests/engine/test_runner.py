@@ -204,7 +204,8 @@ def test_a_changed_window_is_refused_and_a_reset_starts_over(
     before = len(rows(config.kafka_address, f"{prefix}counted"))
     assert before
     changed = counting("20 seconds")
-    with pytest.raises(hr.CheckpointError, match=r"'counted' no longer fits its checkpoint.*--reset counted"):
+    told = r": its window was tumbling 10 seconds and is tumbling 20 seconds;.*--reset counted"
+    with pytest.raises(hr.CheckpointError, match=told):
         Runner(changed, config, spark).start()
     kept = Checkpoints(config.home, changed.name).reset("counted")
     assert kept is not None
