@@ -1,37 +1,91 @@
-"""A run of numbered events that can be told where to die: `python -m tests.engine.numbers_run --help`.
+"""An app with a sink of every kind, as a process that can be struck at named places.
 
-It is the product's own code but for the one place that is wrapped to end process and Spark with SIGKILL.
+It is the product's own code; where it passes one of the places, it looks whether a file names that place, and kills
+whom the file says: itself with Spark, the Python worker it runs in, the broker or PostgreSQL.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psutil
+from confluent_kafka import Producer
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
 
 import headrace as hr
 from headrace.engine.config import RunConfig
 from headrace.engine.runner import Runner
 from headrace.engine.running import NodeRun
+from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.producing import RecordProducer, TransactionalProducer
 from headrace.engine.sinks.topics import LedgeredWriter
+from headrace.tables import ViewWriter
+from headrace.topology import Duration
 
-POINTS = ("rows-sent", "before-commit", "committed", "before-spark-commit", "ledger-entered")
+STRIKE, JOURNAL = "HEADRACE_TEST_STRIKE", "HEADRACE_TEST_JOURNAL"
+RUN, SELF = "run", "self"
+LARGEST_BATCH = 500
+BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+STEP = timedelta(milliseconds=20)
+WINDOW = timedelta(seconds=5)
+MARKER = -2
+"""The number that closes all windows; even, so that it does not reach the second hop."""
+
+
+def at(n: int) -> datetime:
+    return BEGINNING + n * STEP
+
+
+def key(n: int) -> str:
+    return f"k{n % 11}"
+
+
+def event(n: int, when: datetime) -> dict[str, Any]:
+    return {"n": n, "k": key(n), "at": when.isoformat()}
+
+
+def strike_at(place: str, node: str) -> None:
+    """Kill whom the file says, if it names this place. It is gone then, so that this happens once."""
+    file = Path(os.environ[STRIKE])
+    try:
+        words = file.read_text().split()
+        if words[:2] != [place, node]:
+            return
+        file.unlink()
+    except FileNotFoundError:  # nothing is asked for, or another worker was quicker
+        return
+    for victim in words[2:]:
+        if victim == RUN:
+            for child in psutil.Process().children(recursive=True):
+                child.kill()
+        os.kill(os.getpid() if victim in (RUN, SELF) else int(victim), signal.SIGKILL)
+
+
+def work(n: Any) -> Any:
+    time.sleep(0.001)  # so that a worker is met at work
+    strike_at("working", "exact")
+    return n
+
 
 app = hr.App("numbers")
 numbers = app.topic("numbers", "n BIGINT, k STRING, at TIMESTAMP", key="k", event_time="at", lateness="1 minute")
 
 
-@app.stream(key="k")
+@app.stream(key="k", channels=["odd", "even"])
 def exact(numbers: Any) -> Any:
-    return numbers
+    rows = numbers.withColumn("n", F.udf(lambda n: work(n), LongType())("n"))
+    return {"odd": rows.filter("n % 2 = 1"), "even": rows.filter("n % 2 = 0")}
 
 
 @app.stream(key="k", guarantee="at-least-once")
@@ -45,88 +99,120 @@ def most(numbers: Any) -> Any:
 
 
 @app.stream(key="k")
-def second(exact: Any) -> Any:
+def second(rows: Any = exact.odd) -> Any:
     """A second hop, so that a transaction upstream is cut while it is being read."""
-    return exact
+    return rows
 
 
-def die() -> None:
-    """Process and Spark at once, as if the machine had stopped."""
-    for child in psutil.Process().children(recursive=True):
-        child.kill()
-    os.kill(os.getpid(), signal.SIGKILL)
+@app.stream(key="k")
+def windows(numbers: Any) -> Any:
+    return hr.windowed(numbers, hr.tumbling("5 seconds")).agg(count=hr.count(), total=hr.sum("n"))
 
 
-class Death:
-    """Comes when a node gets to its place for the given time."""
-
-    def __init__(self, point: str, node: str, times: int) -> None:
-        self.point, self.node, self.left = point, node, times
-
-    def at(self, point: str, node: str) -> None:
-        if (point, node) == (self.point, self.node):
-            self.left -= 1
-            if self.left == 0:
-                print(f"dying at {point} of {node}", flush=True)
-                die()
+@app.view(key="n")
+def seen(numbers: Any) -> Any:
+    return numbers
 
 
-def wrap(death: Death) -> None:
-    """Put the places in: around what is sent, committed and handed back to Spark."""
-    send, commit, write = RecordProducer.send, TransactionalProducer.commit, NodeRun._write
-    transaction = LedgeredWriter.transaction
+NODES = ("exact", "least", "most", "second", "windows", "seen")
+
+
+def put_places_in() -> None:
+    """Around what is sent, committed and handed back to Spark; and note which batches are begun."""
+    send, commit, transaction = RecordProducer.send, TransactionalProducer.commit, LedgeredWriter.transaction
+    store, write_view = ViewWriter._store, ViewWriter.write
+    write, drain = NodeRun._write, Batch.drain
 
     def sent(self: Any, rows: Any) -> int:
         count = send(self, rows)
         self._producer.poll(0)
-        death.at("rows-sent", node_of(self))
+        strike_at("rows-sent", _last_word(getattr(self, "_id", "")))
         return count
 
     def committed(self: Any) -> None:
         self._producer.flush(30)
-        death.at("before-commit", node_of(self))
+        strike_at("before-commit", _last_word(self._id))
         commit(self)
-        death.at("committed", node_of(self))
-
-    def written(self: Any, frame: Any, number: int) -> None:
-        write(self, frame, number)
-        death.at("before-spark-commit", self.node.name)
+        strike_at("committed", _last_word(self._id))
 
     @contextmanager
     def entered(self: Any, batch: int) -> Any:
         with transaction(self, batch) as producer:
             yield producer
-        death.at("ledger-entered", self._id.partition(".")[2])
+        strike_at("ledger-entered", _last_word(self._id))
 
-    replace(RecordProducer, "send", sent)
-    replace(TransactionalProducer, "commit", committed)
-    replace(NodeRun, "_write", written)
-    replace(LedgeredWriter, "transaction", entered)
+    def stored(self: Any, *arguments: Any) -> None:
+        store(self, *arguments)
+        strike_at("before-commit", _last_word(self._view))
+
+    def view_written(self: Any, *arguments: Any, **named: Any) -> bool:
+        wrote = write_view(self, *arguments, **named)
+        strike_at("committed", _last_word(self._view))
+        return wrote
+
+    def written(self: Any, frame: Any, number: int) -> None:
+        ranges = [[source.start, source.end] for source in self.checkpoint.sources(number)]
+        _note(node=self.node.name, batch=number, ranges=ranges)
+        write(self, frame, number)
+        strike_at("before-spark-commit", self.node.name)
+
+    def drained(self: Any) -> None:
+        _note(node=self.checkpoint.node, batch=self.number, drained=True)
+        drain(self)
+
+    _replace(RecordProducer, send=sent)
+    _replace(TransactionalProducer, commit=committed)
+    _replace(LedgeredWriter, transaction=entered)
+    _replace(ViewWriter, _store=stored, write=view_written)
+    _replace(NodeRun, _write=written)
+    _replace(Batch, drain=drained)
 
 
-def replace(owner: type, name: str, function: Callable[..., Any]) -> None:
-    setattr(owner, name, function)
+def _replace(owner: type, **functions: Callable[..., Any]) -> None:
+    for name, function in functions.items():
+        setattr(owner, name, function)
 
 
-def node_of(producer: Any) -> str:
-    return str(getattr(producer, "_id", "")).partition(".")[2]
+def _last_word(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _note(**said: Any) -> None:
+    with open(os.environ[JOURNAL], "a") as journal:
+        journal.write(json.dumps(said) + "\n")
+
+
+def close_windows(address: str) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    producer.produce("numbers", json.dumps(event(MARKER, BEGINNING + timedelta(days=1))), key(MARKER))
+    assert producer.flush(30) == 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", required=True)
     parser.add_argument("--kafka", required=True)
-    parser.add_argument("--die", metavar="POINT:NODE:TIMES")
-    parser.add_argument("--settle", action="store_true", help="process what is there, then stop")
+    parser.add_argument("--postgres", required=True)
+    parser.add_argument("--patience", default="10 minutes")
+    parser.add_argument("--settle", action="store_true", help="process what is there, close all windows, and stop")
     words = parser.parse_args()
-    if words.die:
-        point, node, times = words.die.split(":")
-        wrap(Death(point, node, int(times)))
-    config = RunConfig(home=Path(words.home), kafka=words.kafka, create_inputs=True, max_records_per_batch=500)
+    os.environ.setdefault(STRIKE, str(Path(words.home, "strike")))
+    os.environ.setdefault(JOURNAL, str(Path(words.home, "journal")))
+    put_places_in()
+    config = RunConfig(
+        home=Path(words.home),
+        kafka=words.kafka,
+        postgres=words.postgres,
+        create_inputs=True,
+        max_records_per_batch=LARGEST_BATCH,
+        patience=Duration.of(words.patience),
+    )
     runner = Runner(app, config)
     runner.start()
     print("running", flush=True)
     if words.settle:
+        runner.process_all_available()
+        close_windows(words.kafka)
         runner.process_all_available()
         runner.stop()
         return 0
