@@ -1,0 +1,221 @@
+"""An operator inside Spark: `transformWithState` by bucket, one step for each bucket and batch.
+
+Spark sees a handful of rows per batch, each a blob (see `packing`). A bucket has one timer, at the time at which
+something falls due even if no row comes, and beside its chunks a note of what it acted on last and with what it
+was made: a state that was made with another number of buckets or in another layout is refused.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
+
+from headrace.errors import CheckpointError, InputError
+from headrace.operators.chunks import packed, unpacked
+from headrace.operators.operator import BEGINNING, RESULTS, Operator, Step
+from headrace.operators.packing import BUCKET, OUTPUT, PACKED_DDL, column_of, packer, pieces, tagger, unpacker
+
+__all__ = ["METRIC", "Hosted", "arrow_schema", "hosted", "spark_schema"]
+
+METRIC = "headrace operator"
+"""What the observed metrics of operators begin with. `late` counts late rows; `state` has the rows and bytes of the
+buckets that a batch touched."""
+OUT_DDL = "bucket INT, output STRING, late BIGINT, state_rows BIGINT, state_bytes BIGINT, rows BINARY"
+META_DDL = "fired BIGINT, timer BIGINT, buckets INT, version INT, made STRING, sizes STRING"
+STORE = "spark.sql.streaming.stateStore.providerClass"
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """An operator as it runs in Spark. Take its rows once: two frames of them are two runs of it."""
+
+    operator: Operator
+    frame: DataFrame
+    """A blob a row, of all outputs."""
+    metric: str
+
+    def rows(self, output: str = RESULTS) -> DataFrame:
+        """The rows of one output; those of the others vanish."""
+        schema = self.operator.outputs[output]
+        return self.frame.mapInArrow(unpacker(output, schema), spark_schema(schema))
+
+    def tagged(self) -> DataFrame:
+        """The rows of all outputs: `output` names theirs, and a struct for each, null in the rows of others.
+
+        The struct of an output has its name; that of the results is `results`.
+        """
+        outputs = dict(self.operator.outputs)
+        structs = ", ".join(
+            f"`{column_of(name)}` {spark_schema(schema).simpleString()}" for name, schema in outputs.items()
+        )
+        return self.frame.mapInArrow(tagger(outputs), f"{OUTPUT} STRING, {structs}")
+
+
+def hosted(
+    operator: Operator, inputs: Mapping[str, DataFrame], keys: Mapping[str, Sequence[Column]], buckets: int
+) -> Hosted:
+    """Run an operator over streams, its state by the `keys` of each: rows of equal keys meet in one bucket.
+
+    An input has the columns of its schema, and may have more. Somewhere below it must be a watermark. Rows older
+    than that are not lost on the way, as they are where Spark keeps state: they reach the operator.
+    """
+    session = next(iter(inputs.values())).sparkSession
+    if "RocksDB" not in str(session.conf.get(STORE, "")):
+        raise InputError(
+            "it keeps state that Spark keeps in RocksDB alone, and the app keeps its state in memory",
+            next_step='leave out state="memory" of the app',
+        )
+    packs = []
+    for name, schema in operator.inputs.items():
+        bucket = F.pmod(F.xxhash64(*keys[name]), F.lit(buckets)) if keys[name] else F.lit(0)
+        columns = [F.col(f"`{column.replace('`', '``')}`") for column in schema.names]
+        rows = inputs[name].select(bucket.cast("int").alias(BUCKET), *columns)
+        packs.append(rows.mapInArrow(packer(name, schema), PACKED_DDL))
+    united = packs[0]
+    for pack in packs[1:]:
+        united = united.unionByName(pack)
+    stepped = united.groupBy(BUCKET).transformWithState(
+        statefulProcessor=_Host(operator, buckets), outputStructType=OUT_DDL, outputMode="append", timeMode="EventTime"
+    )
+    metric = f"{METRIC} {next(_numbers)}"
+    state = F.struct(BUCKET, "state_rows", "state_bytes")
+    observed = stepped.observe(
+        metric,
+        F.sum("late").alias("late"),
+        F.collect_list(F.when(F.col("state_rows").isNotNull(), state)).alias("state"),
+    )
+    return Hosted(operator, observed, metric)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Spark's columns as an operator's, all of which may be null."""
+    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")])
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    return from_arrow_schema(schema)
+
+
+class _Host(StatefulProcessor):
+    """One of it serves the buckets of a partition in turn."""
+
+    def __init__(self, operator: Operator, buckets: int) -> None:
+        self._operator = operator
+        self._buckets = buckets
+        self._made = _made_with(operator)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._meta = handle.getValueState("meta", META_DDL)
+        self._chunks = handle.getMapState("chunks", "name STRING", "table BINARY")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        arrived: dict[str, list[tuple[int, pa.Table]]] = {}
+        for row in rows:
+            arrived.setdefault(row.input, []).append((row.place, unpacked(row.rows)))
+        tables = {
+            name: pa.concat_tables([table for _, table in sorted(found, key=lambda one: one[0])])
+            for name, found in arrived.items()
+        }
+        return self._step(int(key[0]), tables, timerValues.getCurrentWatermarkInMs())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        return self._step(int(key[0]), {}, timerValues.getCurrentWatermarkInMs())
+
+    def close(self) -> None:
+        pass
+
+    def _step(self, bucket: int, tables: Mapping[str, pa.Table], watermark_ms: int) -> Iterator[Row]:
+        known = self._meta.get()
+        fired, timer, sizes = BEGINNING, None, "{}"
+        if known is not None:
+            fired, timer, *made_with, sizes = known
+            self._check(*made_with)
+        # Spark says 0 before it knows of any time; rows before 1970 are not late by that.
+        watermark = max(fired, watermark_ms * 1000 if watermark_ms > 0 else BEGINNING)
+        chunks = _StateChunks(self._chunks, json.loads(sizes))
+        output = self._operator.step(chunks, Step(tables, watermark, fired))
+        timer = self._moved(timer, output.wake, watermark_ms)
+        noted = json.dumps(chunks.sizes, separators=(",", ":"))
+        self._meta.update((watermark, timer, self._buckets, self._operator.version, self._made, noted))
+        blobs = [
+            Row(bucket=bucket, output=name, late=0, state_rows=None, state_bytes=None, rows=packed(piece))
+            for name, table in output.tables.items()
+            for piece in pieces(table)
+        ]
+        state_rows, state_bytes = (sum(each) for each in zip((0, 0), *chunks.sizes.values(), strict=True))
+        told = Row(
+            bucket=bucket, output=None, late=output.late, state_rows=state_rows, state_bytes=state_bytes, rows=None
+        )
+        return iter([*blobs, told])
+
+    def _moved(self, timer: int | None, wake: int | None, watermark_ms: int) -> int | None:
+        """The one timer of a bucket, put where it is wanted now. Spark counts in milliseconds."""
+        wanted = None if wake is None else max(-(-wake // 1000), watermark_ms + 1, 1)
+        if wanted != timer:
+            if timer is not None:
+                self._handle.deleteTimer(timer)
+            if wanted is not None:
+                self._handle.registerTimer(wanted)
+        return wanted
+
+    def _check(self, buckets: int, version: int, made: str) -> None:
+        name = type(self._operator).__name__
+        if buckets != self._buckets:
+            raise CheckpointError(
+                f"the state of {name} was made with {buckets} buckets, and now there are {self._buckets}",
+                next_step="set state_partitions back to what it was, or start the node over with --reset",
+            )
+        if version != self._operator.version:
+            raise CheckpointError(
+                f"the state of {name} has layout {version}, and this Headrace reads {self._operator.version}",
+                next_step="run the version that wrote it, or start the node over with --reset",
+            )
+        if made != self._made:
+            raise CheckpointError(
+                f"the state of {name} was made for other columns than those of now",
+                next_step="undo the change of columns, or start the node over with --reset",
+            )
+
+
+class _StateChunks:
+    """Chunks in Spark's state of a bucket. Each call to it costs; which chunks there are is known without."""
+
+    def __init__(self, state: Any, sizes: dict[str, tuple[int, int]]) -> None:
+        self._state = state
+        self.sizes = sizes
+        """Rows and bytes of each chunk."""
+
+    def names(self) -> Iterator[str]:
+        yield from list(self.sizes)
+
+    def read(self, name: str) -> pa.Table | None:
+        return unpacked(self._state.getValue((name,))[0]) if name in self.sizes else None
+
+    def write(self, name: str, table: pa.Table) -> None:
+        blob = packed(table)
+        self._state.updateValue((name,), (blob,))
+        self.sizes[name] = (table.num_rows, len(blob))
+
+    def delete(self, name: str) -> None:
+        if self.sizes.pop(name, None) is not None:
+            self._state.removeKey((name,))
+
+
+def _made_with(operator: Operator) -> str:
+    """What tells whether state was kept for the same columns."""
+    said = [type(operator).__name__]
+    for schemas in (operator.inputs, operator.outputs):
+        said += [f"{name}: {', '.join(f'{f.name} {f.type}' for f in schema)}" for name, schema in schemas.items()]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]

@@ -1,0 +1,128 @@
+"""An operator run by Spark over rows that a test hands it, batch by batch, with restarts from its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.operators.hosting import METRIC, Hosted, hosted, spark_schema
+from headrace.operators.operator import Operator
+from headrace.operators.packing import OUTPUT, column_of
+
+WATERMARK = "at"
+
+
+class Hosting:
+    """Each input is a folder of files; `feed` and `process` make a batch, `restart` starts the query again."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: Path,
+        operator: Operator,
+        by: Mapping[str, Sequence[str]],
+        *,
+        time: str = WATERMARK,
+        lateness: str = "0 seconds",
+        buckets: int = 4,
+    ) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.operator = operator
+        self.by = by
+        self.time = time
+        self.lateness = lateness
+        self.buckets = buckets
+        self.query: StreamingQuery | None = None
+        self.late = 0
+        self.state: dict[int, tuple[int, int]] = {}
+        self._fed = 0
+        self._batches: list[pa.Table] = []
+        self._seen: set[tuple[str, int]] = set()
+        for name in operator.inputs:
+            self._input(name).mkdir(parents=True, exist_ok=True)
+
+    def frame(self) -> Hosted:
+        inputs = {name: self._stream(name, schema) for name, schema in self.operator.inputs.items()}
+        keys = {name: [F.col(column) for column in self.by[name]] for name in inputs}
+        return hosted(self.operator, inputs, keys, self.buckets)
+
+    def start(self, write: Callable[[DataFrame, int], Any] | None = None) -> None:
+        self.query = (
+            self.frame()
+            .tagged()
+            .writeStream.foreachBatch(write or self._take)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .outputMode("append")
+            .start()
+        )
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self._look(self.query)
+            self.query.stop()
+            self.query = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def feed(self, **tables: pa.Table) -> None:
+        """Rows for the next batch; the only input may be named `rows`."""
+        for name, table in tables.items():
+            folder = self._input("" if name == "rows" else name)
+            part = folder / f".{self._fed:06}"
+            pq.write_table(table, part)
+            part.rename(folder / f"{self._fed:06}.parquet")
+            self._fed += 1
+
+    def process(self, **tables: pa.Table) -> dict[str, pa.Table]:
+        """Feed a batch, run until Spark has nothing more to do, and return what came out of it, by output."""
+        if self.query is None:
+            self.start()
+        assert self.query is not None
+        self.feed(**tables)
+        self.query.processAllAvailable()
+        self._look(self.query)
+        taken, self._batches = self._batches, []
+        found = {}
+        for name, schema in self.operator.outputs.items():
+            rows = [
+                batch.filter(pa.compute.equal(batch[OUTPUT], name))[column_of(name)].combine_chunks()
+                for batch in taken
+                if batch.num_rows
+            ]
+            parts = [pa.Table.from_struct_array(one) for one in rows]
+            found[name] = pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
+        return found
+
+    def _take(self, frame: DataFrame, _: int) -> None:
+        self._batches.append(frame.toArrow())
+
+    def _look(self, query: StreamingQuery) -> None:
+        for told in query.recentProgress:
+            progress = json.loads(told.json)
+            batch = (progress["runId"], progress["batchId"])
+            if batch in self._seen or "addBatch" not in progress["durationMs"]:
+                continue
+            self._seen.add(batch)
+            for name, metrics in progress["observedMetrics"].items():
+                if name.startswith(METRIC):
+                    self.late += metrics["late"] or 0
+                    for bucket in metrics["state"]:
+                        self.state[bucket["bucket"]] = (bucket["state_rows"], bucket["state_bytes"])
+
+    def _stream(self, name: str, schema: pa.Schema) -> DataFrame:
+        rows = self.spark.readStream.schema(spark_schema(schema)).parquet(str(self._input(name)))
+        return rows.withWatermark(self.time, self.lateness) if self.time in schema.names else rows
+
+    def _input(self, name: str) -> Path:
+        return self.folder / f"input-{name or 'rows'}"

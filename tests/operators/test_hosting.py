@@ -1,0 +1,99 @@
+"""An operator inside Spark: batches, late rows, timers, restarts, and state that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.errors import InputError
+from headrace.operators.operator import LATE, RESULTS
+from headrace.operators.packing import ROWS_AT_ONCE
+from tests.operators.counting import ROWS, Counting
+from tests.operators.streaming import Hosting
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Wider(Counting):
+    @property
+    def outputs(self) -> Mapping[str, pa.Schema]:
+        return {**super().outputs, "more": ROWS}
+
+
+@pytest.fixture
+def hosting(spark: SparkSession, tmp_path: Path) -> Iterator[Hosting]:
+    running = Hosting(spark, tmp_path, Counting(), {RESULTS: ["k"]})
+    yield running
+    running.stop()
+
+
+def rows(*seconds: float, key: str = "a") -> pa.Table:
+    return pa.Table.from_pylist(
+        [{"k": key, "at": int(second * 1e6), "n": number} for number, second in enumerate(seconds)], ROWS
+    )
+
+
+def told(table: pa.Table) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+def test_rows_are_counted_once_and_late_ones_come_out_once(hosting: Hosting) -> None:
+    assert told(hosting.process(rows=rows(1, 2, 61))[RESULTS]) == [("a", 0, 2)]  # by the batch without rows
+    out = hosting.process(rows=pa.concat_tables([rows(3, 62), rows(5, 130, key="b")]))
+    # What is late is a bucket's own matter: that of "b", if it is another, has acted on nothing yet.
+    assert told(out[RESULTS]) in ([("a", 1, 2)], [("a", 1, 2), ("b", 0, 1)])
+    late = out[LATE].column("k").to_pylist()
+    assert late in (["a"], ["a", "b"])
+    assert hosting.late == len(late)
+    hosting.process(rows=rows(500))
+    assert sum(size for size, _ in hosting.state.values()) == 1
+
+
+def test_a_restart_goes_on_where_it_was(hosting: Hosting) -> None:
+    hosting.process(rows=rows(1, 2, 3))
+    hosting.restart()
+    assert told(hosting.process(rows=rows(4, 70))[RESULTS]) == [("a", 0, 4)]
+    hosting.restart()
+    assert told(hosting.process(rows=rows(5))[LATE]) == [("a", rows(5)["at"][0].as_py(), 0)]
+
+
+def test_a_bucket_without_rows_is_woken_by_the_time_of_others(hosting: Hosting) -> None:
+    hosting.process(rows=rows(1, 2, key="quiet"))
+    out = hosting.process(rows=rows(*range(100, 600, 100), key="loud"))
+    assert ("quiet", 0, 2) in told(out[RESULTS])
+
+
+def test_two_inputs_meet_by_key(spark: SparkSession, tmp_path: Path) -> None:
+    hosting = Hosting(spark, tmp_path, Counting(("left", "right")), {"left": ["k"], "right": ["k"]})
+    hosting.process(left=rows(1, 2), right=rows(3))
+    out = hosting.process(left=rows(100, key="b"), right=rows(100))
+    assert told(out[RESULTS]) == [("a", 0, 2, 1)]
+    hosting.stop()
+
+
+def test_rows_keep_the_order_of_their_arrival(spark: SparkSession, tmp_path: Path) -> None:
+    """However many blobs a bucket's rows come in."""
+    hosting = Hosting(spark, tmp_path, Counting(), {RESULTS: []})
+    hosting.process(rows=rows(1, 1000))
+    count = 2 * ROWS_AT_ONCE + 10
+    many = pa.table({"k": ["a"] * count, "at": [0] * count, "n": range(count)}).cast(ROWS)
+    late = hosting.process(rows=many)[LATE]
+    assert late["n"].to_pylist() == list(range(count))
+    hosting.stop()
+
+
+def test_an_app_that_keeps_its_state_in_memory_is_told_at_once(spark: SparkSession, hosting: Hosting) -> None:
+    setting = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    try:
+        with pytest.raises(InputError, match="RocksDB alone"):
+            hosting.frame()
+    finally:
+        assert before is not None
+        spark.conf.set(setting, before)
