@@ -53,11 +53,12 @@ POOLS: dict[str, list[Any]] = {
     "blob": [None, b"", b"\x00", b"\xff\x00", b"\x7f"],
     "flag": [None, True, False],
     "day": [None, date(1969, 12, 31), date(2024, 2, 29)],
-    "seen": [None, datetime(1, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC), datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)],
+    "seen": [None, datetime(1, 1, 1, tzinfo=UTC), datetime(2024, 1, 1, tzinfo=UTC), moment(-1)],
     "list": [None, [], [None], [0.0], [-0.0], [NAN], [1.0, 2.0]],
     "struct": [None, {"x": NAN, "y": [1]}, {"x": None, "y": None}, {"x": -0.0, "y": []}, {"x": 0.0, "y": []}],
     "map": [None, [], [("a", 1), ("b", None)], [("b", None), ("a", 1)], [("a", 2)]],
-    "deep": [None, {"maps": None}, {"maps": [[("a", NAN), ("b", 0.0)], None]}, {"maps": [[("b", -0.0), ("a", NAN)], None]}],
+    "deep": [None, {"maps": None}, {"maps": [[("a", NAN), ("b", 0.0)], None]},
+             {"maps": [[("b", -0.0), ("a", NAN)], None]}],
 }  # fmt: skip
 
 NUMBERS = ("whole", "small", "float", "single", "price", "wide")
