@@ -113,6 +113,7 @@ def test_a_pydantic_model_goes_out_and_comes_back() -> None:
         ("x DOUBLE", {"x": 1e10}, b"1.0E10"),
         ("x DOUBLE", {"x": 0.001}, b"0.001"),
         ("x FLOAT", {"x": 0.1}, b"0.1"),
+        ("x FLOAT", {"x": 3.4028234663852886e38}, b"3.4028235E38"),
         ("card STRING, n INT", {"card": 'a "b"', "n": 3}, b'["a \\"b\\"",3]'),
         ("day DATE, at TIMESTAMP", {"day": "2026-01-31", "at": NOON}, b'["2026-01-31","2026-01-31T12:00:00.000250Z"]'),
     ],

@@ -289,7 +289,14 @@ def _float(value: Any) -> str:
         raise Unfit(f"is {number}, which FLOAT has no room for") from None
     (stored,) = SINGLE.unpack(packed)
     shortest = (f"{stored:.{digits}g}" for digits in range(1, FLOAT_DIGITS + 1))
-    return _as_java(next(text for text in shortest if SINGLE.pack(float(text)) == packed))
+    return _as_java(next(text for text in shortest if _is_packed_as(text, packed)))
+
+
+def _is_packed_as(text: str, packed: bytes) -> bool:
+    try:
+        return SINGLE.pack(float(text)) == packed
+    except OverflowError:  # the largest of all, rounded up
+        return False
 
 
 def _as_java(text: str) -> str:
