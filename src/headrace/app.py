@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from headrace import topology
 from headrace.engine.config import RunConfig
+from headrace.engine.reaching import RESTART_SECONDS, check_reachable
 from headrace.topology import Feed
 from headrace.topology.app import Function
 from headrace.topology.declaring import KeyLike
@@ -145,6 +146,7 @@ class App(topology.App):
                     postgres=config.postgres or embedded.postgres,
                     create_inputs=needs_broker,
                 )
+            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
             runner = Runner(self, config)
             stack.callback(runner.stop)
             with spark_log(config.home):
@@ -191,7 +193,9 @@ class App(topology.App):
 def _kafka_settings(kafka: str | None) -> dict[str, Any]:
     from headrace.services import with_kafka
 
-    return with_kafka(RunConfig.load({"kafka": kafka}), "kafka=").client_settings()
+    config = with_kafka(RunConfig.load({"kafka": kafka}), "kafka=")
+    check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
+    return config.client_settings()
 
 
 def _postgres_dsn(postgres: str | None) -> str:

@@ -4,24 +4,21 @@ Importing this loads librdkafka, so the commands import it only once they run.
 """
 
 import re
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import typer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 
 from headrace import GroupInUse, GroupNotFound, InputError, KafkaError, TopicNotFound, Unreachable
-from headrace.cli.options import DEFAULT_KAFKA
 from headrace.cli.output import note
+from headrace.engine.reaching import check_reachable
 
 REQUEST_SECONDS = 15.0
-CONNECT_SECONDS = 5.0
 
 _KINDS: dict[int, tuple[type[KafkaError], str | None]] = {
     ClientError._TRANSPORT: (Unreachable, "look closer with: headrace doctor"),
@@ -86,30 +83,15 @@ class Cluster:
 
     def check_reachable(self) -> None:
         """Fail at once, with the reason, where librdkafka would retry in silence until its time is up."""
-        reasons = []
-        for host, port in addresses(self.address):
-            try:
-                socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
-                return
-            except OSError as error:
-                reasons.append((error.strerror or str(error) or type(error).__name__).lower())
-        told = ", ".join(dict.fromkeys(reasons))
-        if self.is_guess:
+        try:
+            check_reachable(self.address)
+        except Unreachable as error:
+            if not self.is_guess:
+                raise
             raise Unreachable(
-                f"no Kafka was named, there is no home folder here, and none answers at {self.address} ({told})",
+                f"no Kafka was named, there is no home folder here, and {error.problem}",
                 next_step="start one with: headrace up; or name one with --kafka, HEADRACE_KAFKA or headrace.toml",
-            )
-        raise Unreachable(
-            f"no Kafka answers at {self.address} ({told})",
-            next_step=f"{self._how_to_start()} or name another with --kafka",
-        )
-
-    def _how_to_start(self) -> str:
-        host = addresses(self.address)[0][0]
-        if host not in ("localhost", "::1") and not host.startswith("127."):
-            return "check the name and the port,"
-        listen = "" if self.address == DEFAULT_KAFKA else f" --listen {self.address}"
-        return f"start one with: headrace broker --data ./log{listen},"
+            ) from error
 
     @contextmanager
     def asked_to(self, what: str) -> Iterator[None]:
@@ -158,20 +140,6 @@ class Cluster:
             (key.topic, key.partition): self.result(future, f"list offsets of {key.topic}[{key.partition}]").offset
             for key, future in futures.items()
         }
-
-
-def addresses(text: str) -> list[tuple[str, int]]:
-    """`host:port,host:port` as pairs; an IPv6 host stands in brackets."""
-    result = []
-    for item in text.split(","):
-        host, colon, port = item.strip().rpartition(":")
-        host = host.rpartition("://")[2].strip("[]")
-        if not colon or not host or not port.isdecimal() or int(port) > 65535:
-            raise typer.BadParameter(
-                f"{text!r} is no address, write HOST:PORT, such as {DEFAULT_KAFKA}", param_hint="--kafka"
-            )
-        result.append((host, int(port)))
-    return result
 
 
 def reason(error: ClientError) -> str:

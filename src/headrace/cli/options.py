@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace import InputError
+
 if TYPE_CHECKING:
     from headrace.cli.kafka import Cluster
 
@@ -52,6 +54,7 @@ def pairs(items: list[str] | None, option: str) -> dict[str, str]:
 def connect(kafka: str | None, kafka_set: list[str] | None) -> "Cluster":
     """The cluster that `headrace run` would use here; where nothing is said of any, the one at the usual address."""
     given = {"kafka": kafka, "kafka_settings": pairs(kafka_set, "--kafka-set") or None}
+    check_address(kafka)
     from headrace.cli.kafka import Cluster
     from headrace.engine.config import RunConfig
 
@@ -63,3 +66,15 @@ def connect(kafka: str | None, kafka_set: list[str] | None) -> "Cluster":
             return Cluster(DEFAULT_KAFKA, config.librdkafka_settings(), is_guess=True)
         config = with_kafka(config, "--kafka")
     return Cluster(config.kafka_address, config.librdkafka_settings())
+
+
+def check_address(kafka: str | None) -> None:
+    """Whether what was given as `--kafka` is an address at all."""
+    if kafka is None:
+        return
+    from headrace.engine.reaching import addresses_of
+
+    try:
+        addresses_of(kafka)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint="--kafka") from error

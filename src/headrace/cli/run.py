@@ -24,7 +24,7 @@ from headrace.cli.apps import (
     load_config,
 )
 from headrace.cli.live import Display
-from headrace.cli.options import Yes, connect
+from headrace.cli.options import Yes, check_address
 
 if TYPE_CHECKING:
     from headrace.engine.config import RunConfig
@@ -64,6 +64,7 @@ def run(
     ] = None,
 ) -> int:
     """Run an app until it is stopped. What no address is given for is embedded, and started if it is not up."""
+    check_address(kafka)
     settings = load_config(
         file=config, home=home, kafka=kafka, kafka_set=kafka_set, spark=spark, spark_set=spark_set, postgres=postgres
     )
@@ -155,8 +156,10 @@ def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
 
 def _check_reachable(topology: "Topology", config: "RunConfig", is_own_kafka: bool) -> None:
     """A wrong address is a mistake to be told at once, not something to wait out."""
+    from headrace.engine.reaching import RESTART_SECONDS, check_reachable
+
     if is_own_kafka:
-        connect(config.kafka_address, None).check_reachable()
+        check_reachable(config.kafka_address, RESTART_SECONDS)
     if _views(topology):
         from headrace.tables import check_postgres
 
