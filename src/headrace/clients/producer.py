@@ -62,19 +62,23 @@ class Producer:
         topic: Feed | str,
         row: Any,
         *,
-        key: bytes | str | None = None,
+        key: Any = None,
         headers: Headers | None = None,
         timestamp: datetime | None = None,
         partition: int | None = None,
     ) -> "Future[Receipt]":
         """Send a row: a dict, a dataclass or a pydantic model. The future's `result()` is its receipt.
 
-        A row that does not fit raises InputError at once. `key` is for topics whose key is not among their columns;
-        `timestamp` is the record's own, the time of sending if it is not given.
+        A row that does not fit raises InputError at once. `key` is for topics whose key is not among their columns,
+        and to delete a row of a table: `send(cards, None, key="c1")`, with a tuple or a mapping where the key has
+        several columns. `timestamp` is the record's own, the time of sending if it is not given.
         """
         node = self._topic(topic)
         if node not in self._writers:
             self._writers[node] = RowWriter(node)
+        if row is None:
+            deleted = self._writers[node].key_of_delete(key)
+            return self._produce(node.topic_name, None, deleted, headers, timestamp, partition)
         own_key, value = self._writers[node].write(row)
         if key is not None and own_key is not None:
             raise InputError(

@@ -9,7 +9,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from headrace.clients.decoding import RowReader
 from headrace.errors import InputError
-from headrace.topology import Channel, Feed, Format, Topic
+from headrace.topology import Channel, Feed, Format, Topic, is_table
 from headrace.topology.schema import SchemaLike
 
 __all__ = ["Receipt", "Record", "record_of", "record_reader"]
@@ -34,7 +34,10 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One event of a topic. `row` is its value by the schema, `value` the bytes it was read from."""
+    """One event of a topic. `row` is its value by the schema, `value` the bytes it was read from.
+
+    Of a table's changes, one that deletes its key has None for both.
+    """
 
     row: Any
     topic: str
@@ -64,7 +67,11 @@ def record_reader(feed: Feed, schema: SchemaLike | None) -> Callable[[Record], R
         topic.format if topic is not None else Format.JSON,
     )
 
+    deletes = is_table(feed)
+
     def read(record: Record) -> Record:
+        if deletes and record.value is None:
+            return record
         try:
             return replace(record, row=reader.read(record.value))
         except InputError as error:

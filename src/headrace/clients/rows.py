@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.clients.values import Unfit, columns_of, key_text, object_encoder, shown
 from headrace.errors import InputError
-from headrace.topology import ColumnTime, CorrectedTime, Format, Topic
+from headrace.topology import ColumnTime, CorrectedTime, Format, Topic, is_table
 
 __all__ = ["RowWriter"]
 
@@ -22,6 +22,27 @@ class RowWriter:
         self._key = key_text(columns) if columns and len(columns) == len(topic.key) else None
         self._never_null = _times(topic)
 
+    def key_of_delete(self, key: Any) -> bytes:
+        """The key of a table's row that is to go: its one column's value, or a mapping, or a tuple in their order."""
+        if not is_table(self.topic):
+            raise InputError(f"topic {self.topic.name!r}: a row is None, and only a table's rows can be deleted")
+        names = self.topic.key
+        if isinstance(key, Mapping):
+            values = dict(key)
+        else:
+            parts = key if isinstance(key, tuple) else (key,)
+            if key is None or len(parts) != len(names):
+                raise InputError(
+                    f"table {self.topic.name!r}: to delete a row takes its key, and {key!r} is none",
+                    next_step=f"say key=, of {', '.join(names)}",
+                )
+            values = dict(zip(names, parts, strict=True))
+        assert self._key is not None
+        try:
+            return _bytes(self._key(values), values)
+        except Unfit as unfit:
+            raise self._misfit(unfit) from None
+
     def write(self, row: Any) -> tuple[bytes | None, bytes]:
         """Key and value of a row; an InputError that names column and value if it does not fit."""
         try:
@@ -35,8 +56,11 @@ class RowWriter:
             key = None if self._key is None else self._key(values)
             return None if key is None else _bytes(key, row), _bytes(value, row)
         except Unfit as unfit:
-            place = f"column {unfit.path[1:]!r}" if unfit.path else "a row"
-            raise InputError(f"topic {self.topic.name!r}: {place} {unfit.reason}", next_step=unfit.next_step) from None
+            raise self._misfit(unfit) from None
+
+    def _misfit(self, unfit: Unfit) -> InputError:
+        place = f"column {unfit.path[1:]!r}" if unfit.path else "a row"
+        return InputError(f"{self.topic.kind} {self.topic.name!r}: {place} {unfit.reason}", next_step=unfit.next_step)
 
 
 def _times(topic: Topic) -> Sequence[str]:

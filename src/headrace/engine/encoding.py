@@ -16,7 +16,18 @@ from headrace.topology import Schema
 from headrace.topology.datatypes import Array, Map, Primitive, Struct
 from headrace.topology.datatypes import DataType as FieldType
 
-__all__ = ["HEADERS", "ORDER", "RECORD_DDL", "check_can_be_carried", "records"]
+__all__ = [
+    "DELETED",
+    "HEADERS",
+    "ORDER",
+    "RECORD_DDL",
+    "VALID_FROM",
+    "changelog",
+    "check_can_be_carried",
+    "key_read",
+    "records",
+    "time_header",
+]
 
 TIMESTAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 TIMESTAMP_NTZ = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
@@ -29,20 +40,57 @@ JSON_OPTIONS = {
 HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 ORDER = "_order"
 """The event time by which a batch's rows are written, beside the record's columns; null where there is none."""
+DELETED, VALID_FROM = "_deleted", "_time"
+"""Of a table's rows: whether the key is gone, and since when that holds."""
+TIME_HEADER = "headrace-time"
+"""Of a table's record: since when it holds, where neither its value nor its timestamp says so."""
 RECORD_DDL = f"topic STRING, key BINARY, value BINARY, headers {HEADERS}, timestamp TIMESTAMP"
 QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
 
 
 def records(rows: DataFrame, schema: Schema, topic: str, key: Sequence[str], order: str | None) -> DataFrame:
     """Rows as records of a topic, with `_order` beside them."""
+    return _records(rows, schema, topic, key, order, value_of(schema), F.lit(None))
+
+
+def changelog(
+    rows: DataFrame, schema: Schema, topic: str, key: Sequence[str], time: str | None, order: str | None
+) -> DataFrame:
+    """Rows of a table as records: one that is `_deleted` has no value. `time` is their event time."""
+    gone = F.coalesce(named(DELETED), F.lit(False)) if DELETED in rows.columns else F.lit(False)
+    since, is_told = F.lit(None).cast("timestamp"), F.lit(False)
+    if VALID_FROM in rows.columns:
+        since, is_told = named(VALID_FROM), F.lit(True)
+    elif time is not None:
+        since, is_told = named(time), gone  # the value of a row that is there says it itself
+    header = F.struct(F.lit(TIME_HEADER).alias("key"), F.date_format(since, TIMESTAMP).cast("binary").alias("value"))
+    headers = F.when(is_told & since.isNotNull(), F.array(header))
+    return _records(rows, schema, topic, key, order, F.when(~gone, value_of(schema)), headers)
+
+
+def _records(
+    rows: DataFrame,
+    schema: Schema,
+    topic: str,
+    key: Sequence[str],
+    order: str | None,
+    value: Column,
+    headers: Column,
+) -> DataFrame:
     return rows.select(
         F.lit(topic).alias("topic"),
         key_of(schema, key).cast("binary").alias("key"),
-        value_of(schema).cast("binary").alias("value"),
-        F.lit(None).cast(HEADERS).alias("headers"),
+        value.cast("binary").alias("value"),
+        headers.cast(HEADERS).alias("headers"),
         F.lit(None).cast("timestamp").alias("timestamp"),
         (F.lit(None).cast("timestamp") if order is None else named(order)).alias(ORDER),
     )
+
+
+def time_header() -> Column:
+    """The time that a record of a changelog was given in its headers; null where there is none."""
+    found = F.filter("headers", lambda header: header.key == TIME_HEADER)
+    return F.get(found, 0).value.cast("string").try_cast("timestamp")
 
 
 def value_of(schema: Schema) -> Column:
@@ -57,6 +105,16 @@ def key_of(schema: Schema, key: Sequence[str]) -> Column:
         return _text(schema, key[0])
     parts = [_json(schema, name) for name in key]
     return F.concat(F.lit("["), F.concat_ws(",", *parts), F.lit("]"))
+
+
+def key_read(schema: Schema, key: Sequence[str]) -> dict[str, Column]:
+    """The key's columns out of the bytes of a record's key, each null where they are not what `key_of` writes."""
+    text = F.col("key").cast("string")
+    if len(key) == 1:
+        return {key[0]: text.try_cast(schema[key[0]].type.ddl)}
+    parts = F.from_json(text, "ARRAY<STRING>")
+    whole = F.when(F.size(parts) == len(key), parts)
+    return {name: F.get(whole, index).try_cast(schema[name].type.ddl) for index, name in enumerate(key)}
 
 
 def named(name: str) -> Column:

@@ -4,7 +4,7 @@ from pyspark.sql import Column, DataFrame
 
 from headrace.engine.encoding import named
 
-__all__ = ["event_times_of", "key_of", "marked_key", "marked_time", "output_time"]
+__all__ = ["event_times_of", "is_window_time", "key_of", "marked_key", "marked_time", "output_time"]
 
 WATERMARK = "spark.watermarkDelayMs"
 """Spark's own mark of a column that has a watermark."""
@@ -46,3 +46,8 @@ def output_time(frame: DataFrame) -> str | None:
     """The event time of what a node gives: the end of its window, else the first column with a watermark."""
     ends = [field.name for field in frame.schema if TIME in field.metadata]
     return next(iter([*ends, *event_times_of(frame)]), None)
+
+
+def is_window_time(frame: DataFrame, name: str | None) -> bool:
+    """Whether a column is the end of a window, so that all rows of a window have the same."""
+    return name is not None and TIME in frame.schema[name].metadata

@@ -5,19 +5,17 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from headrace.engine.encoding import check_can_be_carried
+from headrace.engine.encoding import DELETED, VALID_FROM, check_can_be_carried
 from headrace.engine.marks import output_time
 from headrace.engine.parsing import nullable
+from headrace.engine.tables import Table, rows_of
 from headrace.engine.windows import Windowed
 from headrace.errors import InputError
-from headrace.topology import QueryNode, Schema, Stream, View
+from headrace.topology import QueryNode, Schema, Stream, TableNode, View
 from headrace.topology.datatypes import Column, Decimal, Primitive
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["DELETED", "Output", "outputs_of", "read_output"]
-
-DELETED = "_deleted"
-"""A view's column that says whether a row deletes its key."""
 
 Output = tuple[DataFrame, Schema, str | None]
 """Rows, their columns, and which of them is the event time."""
@@ -32,7 +30,7 @@ def outputs_of(node: QueryNode, returned: Any) -> dict[str, DataFrame]:
                 "it returns a dict, and no channels are declared",
                 next_step=f"declare them: channels={[str(name) for name in returned]}",
             )
-        return {"": _rows(returned, "it")}
+        return {"": _changes(node, returned) if isinstance(returned, Table) else _rows(returned, "it")}
     if not isinstance(returned, Mapping):
         raise InputError(
             f"it returns {_a(returned)}, and its channels are {', '.join(channels)}",
@@ -51,15 +49,33 @@ def read_output(node: QueryNode, rows: DataFrame) -> Output:
     """The columns of a node's rows, with its key, times and order checked against them."""
     schema = _schema(node, rows)
     _check_key(node, schema)
+    _check_deleted(node, rows)
     if isinstance(node, View):
-        _check_view(node, rows, schema)
+        _check_view(node, schema)
         return rows, schema, None
     assert isinstance(node, Stream)
     check_can_be_carried(schema)
     return rows, schema, _event_time(node, rows, schema)
 
 
+def _changes(node: QueryNode, table: Table) -> DataFrame:
+    """The rows of a table that a node returns as it is: by the same key, or deletes would name no row."""
+    if not isinstance(node, View | TableNode):
+        raise InputError(
+            f"it returns {table!r}, and a {node.kind} is made of events",
+            next_step="return the table's .changes, or declare it with @app.table",
+        )
+    if sorted(node.key) != sorted(table.key):
+        raise InputError(
+            f"its key is {', '.join(node.key)}, and that of the table it returns {', '.join(table.key)}",
+            next_step=f"say key={list(table.key)!r}",
+        )
+    return table.changes if isinstance(node, View) else rows_of(table)
+
+
 def _rows(returned: Any, who: str) -> DataFrame:
+    if isinstance(returned, Table):
+        raise InputError(f"{who} returns {returned!r}", next_step="return the table's .changes")
     if isinstance(returned, Windowed):
         raise InputError(
             f"{who} returns windows of which nothing is asked", next_step="add .agg(n=hr.count()) to windowed(...)"
@@ -79,7 +95,7 @@ def _a(value: Any) -> str:
 
 
 def _schema(node: QueryNode, rows: DataFrame) -> Schema:
-    given = rows.drop(DELETED).schema if isinstance(node, View) else rows.schema
+    given = rows.drop(DELETED, VALID_FROM).schema if isinstance(node, View | TableNode) else rows.schema
     for field in given:
         if field.dataType.typeName() == "void":
             raise InputError(
@@ -105,11 +121,15 @@ def _check_key(node: QueryNode, schema: Schema) -> None:
             )
 
 
-def _check_view(node: View, rows: DataFrame, schema: Schema) -> None:
-    if DELETED in rows.columns and rows.schema[DELETED].dataType.typeName() != "boolean":
+def _check_deleted(node: QueryNode, rows: DataFrame) -> None:
+    says = isinstance(node, View | TableNode) and DELETED in rows.columns
+    if says and rows.schema[DELETED].dataType.typeName() != "boolean":
         raise InputError(
             f"{DELETED!r} is {rows.schema[DELETED].dataType.simpleString()}", next_step="make it BOOLEAN: true deletes"
         )
+
+
+def _check_view(node: View, schema: Schema) -> None:
     for name in node.order_by:
         if name not in schema:
             raise InputError(

@@ -12,11 +12,12 @@ told, and the noise of binary fractions (0.30000000000000004) is not mistaken fo
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from headrace.engine.encoding import DELETED, VALID_FROM, key_read, time_header
 from headrace.topology import CorrectedTime, Duration, EventTime, Format, ProcessingTime, Schema
 from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Struct
 from headrace.topology.datatypes import Column as Field
@@ -26,6 +27,8 @@ __all__ = ["REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
 JSON_OPTIONS = {"columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
 BEFORE, AFTER = '{"rows":[', ",null]}"
 PARSED, REJECTED = "_parsed", "_rejected"
+OFFSET = "_order"
+"""Of a table's rows: which of a key's came last."""
 MORE_DIGITS = 6
 
 RECORD_COLUMNS = {
@@ -49,6 +52,8 @@ class Shape:
     time: EventTime | None = None
     ahead: Duration | None = None
     record_columns: tuple[str, ...] = ()
+    is_table: bool = False
+    """Whether the records are a changelog, in which a null value deletes the key."""
 
 
 def parse(raw: DataFrame, shape: Shape) -> DataFrame:
@@ -63,6 +68,8 @@ def parse(raw: DataFrame, shape: Shape) -> DataFrame:
             parsed, usable = _read_json(text, shape.schema), F.is_valid_utf8(text) & _is_whole(F.col(PARSED))
     for _, broken in _conditions(shape):
         usable &= ~broken
+    if shape.is_table:
+        usable = F.when(_is_delete(), _has_key(shape)).otherwise(usable)
     # A projection of its own: Spark computes a costly expression once per projection, not once per use.
     return raw.withColumn(PARSED, parsed).withColumn(REJECTED, ~F.coalesce(usable, F.lit(False)))
 
@@ -74,17 +81,24 @@ def rows(shape: Shape) -> list[Column]:
         value = _value_of(field.name)
         if _would_round(value, field.type) is not None:
             value = value.try_cast(nullable(field.type).ddl)
-        columns.append(value.alias(field.name))
+        columns.append(_of_change(value, field.name, shape).alias(field.name))
     columns += [F.col(RECORD_COLUMNS[name]).alias(name) for name in shape.record_columns]
     if isinstance(shape.time, ProcessingTime | CorrectedTime):
-        columns.append(time_of(shape).alias(shape.time.column))
+        columns.append(_of_change(time_of(shape), shape.time.column, shape).alias(shape.time.column))
+    if shape.is_table:
+        columns += [_is_delete().alias(DELETED), _valid_from(shape).alias(VALID_FROM), F.col("offset").alias(OFFSET)]
     return columns
 
 
 def reason(shape: Shape) -> Column:
     """Why a rejected record was rejected, in words. Costs several readings of the value: for rejects alone."""
     text = F.col("value").cast("string")
-    told = F.when(F.col("value").isNull(), "the value is null").when(F.length("value") == 0, "the value is empty")
+    if shape.is_table:
+        columns = ", ".join(shape.schema[name].ddl for name in shape.key)
+        told = F.when(_is_delete(), f"it deletes, and its key is not that of {columns}")
+    else:
+        told = F.when(F.col("value").isNull(), "the value is null")
+    told = told.when(F.length("value") == 0, "the value is empty")
     if shape.format is not Format.BYTES:
         told = told.when(~F.is_valid_utf8(text), "the value is not UTF-8")
     if shape.format is Format.JSON:
@@ -110,6 +124,34 @@ def time_of(shape: Shape) -> Column:
             return F.lit(None).cast("timestamp")
         case time:
             return _value_of(time.column)
+
+
+def _is_delete() -> Column:
+    return F.col("value").isNull()
+
+
+def _has_key(shape: Shape) -> Column:
+    return reduce(and_, [part.isNotNull() for part in key_read(shape.schema, shape.key).values()])
+
+
+def _of_change(value: Column, name: str, shape: Shape) -> Column:
+    """A column of a table's row: a delete has but its key, and its time."""
+    if shape.is_table and name in shape.key:
+        return F.when(_is_delete(), key_read(shape.schema, shape.key)[name]).otherwise(value)
+    if shape.is_table and shape.time is not None and name == shape.time.column:
+        return F.when(_is_delete(), _told_time()).otherwise(value)
+    return value
+
+
+def _valid_from(shape: Shape) -> Column:
+    """Since when a table's row holds."""
+    if shape.time is None:
+        return _told_time()
+    return F.when(_is_delete(), _told_time()).otherwise(time_of(shape))
+
+
+def _told_time() -> Column:
+    return F.coalesce(time_header(), F.col("timestamp"))
 
 
 def interval(duration: Duration) -> Column:

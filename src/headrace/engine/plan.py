@@ -24,12 +24,14 @@ from headrace.engine.analysis import (
     stateful_operators,
 )
 from headrace.engine.config import RunConfig
-from headrace.engine.encoding import ORDER, records
+from headrace.engine.encoding import ORDER, changelog, records
 from headrace.engine.ingestion import timestamp_types
+from headrace.engine.marks import is_window_time
 from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
 from headrace.engine.session import LOCAL, is_local
 from headrace.engine.sources import REJECTS_SCHEMA, Reading, is_rejects, read, read_rejects
+from headrace.engine.tables import Table
 from headrace.engine.travel import check_packages, pack_users_code, send_headrace
 from headrace.engine.windows import WindowUse, uses_of_windows
 from headrace.errors import InputError, PlanError, Problem
@@ -51,6 +53,7 @@ from headrace.topology import (
     Topic,
     Topology,
     View,
+    is_table,
     node_of,
 )
 from headrace.topology.nodes import LATE
@@ -175,7 +178,7 @@ class _Planner:
         config = replace(self.config, max_records_per_batch=None) if real_time else self.config
         rejected = self.topology.rejects_written_by(node)
         readings = {feed: self._reading(feed) for feed in feeds}
-        frames: dict[Feed, DataFrame] = {}
+        frames: dict[Feed, DataFrame | Table] = {}
         beside: list[DataFrame] = []
         for feed, reading in readings.items():
             rejects_to = f"{feed.topic_name}.rejected" if real_time and feed in rejected else None
@@ -189,8 +192,14 @@ class _Planner:
             written = []
             for channel, (rows, schema, time) in outputs.items():
                 feed = Channel(node, channel, node.place) if channel else node
-                self._written[feed] = Shape(schema, key=node.key, time=None if time is None else ColumnTime(time))
-                written.append(records(rows, schema, feed.topic_name, node.key, time))
+                column = None if time is None else ColumnTime(time)
+                self._written[feed] = Shape(schema, key=node.key, time=column, is_table=is_table(feed))
+                if is_table(feed):
+                    # The last row of a key is the table's, so they keep their order; all of a window have one time.
+                    order = time if is_window_time(rows, time) else None
+                    written.append(changelog(rows, schema, feed.topic_name, node.key, time, order))
+                else:
+                    written.append(records(rows, schema, feed.topic_name, node.key, time))
             frame = reduce(DataFrame.unionByName, written)
             if beside and stateful_operators(frame):
                 raise InputError(
@@ -242,15 +251,17 @@ class _Planner:
             return Reading(feed, self._written[feed], lateness)
         shape = Shape(node.schema, key=node.key, time=node.event_time, ahead=node.ahead)
         if isinstance(node, Topic):
+            if node.heartbeat is not None:
+                raise InputError(f"the heartbeat of {node} is not served yet", next_step="leave heartbeat= out")
             shape = Shape(
-                node.schema, node.format, node.key, node.event_time, node.ahead, record_columns=node.record_columns
+                node.schema, node.format, node.key, node.event_time, node.ahead, node.record_columns, is_table(node)
             )
         return Reading(feed, shape, lateness)
 
     def _is_known(self, feed: Feed) -> bool:
         return feed in self._written or (isinstance(feed, Channel) and feed.name not in _channels(feed))
 
-    def _call(self, node: Node, frames: Mapping[Feed, DataFrame], steps: dict[Step, Any]) -> Any:
+    def _call(self, node: Node, frames: Mapping[Feed, DataFrame | Table], steps: dict[Step, Any]) -> Any:
         assert isinstance(node, FunctionNode)
         given: dict[str, Any] = {}
         for name, feed in self.topology.inputs(node).items():

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.engine.encoding import HEADERS, TIMESTAMP
 from headrace.engine.markers import marker_topic, with_markers, without_markers
 from headrace.engine.marks import marked_key
 from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.engine.tables import Table
 from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema
 
 __all__ = ["REASON_HEADER", "REJECTS_SCHEMA", "Reading", "read", "read_rejects"]
@@ -49,7 +51,7 @@ class Reading:
 
 def read(
     spark: SparkSession, reading: Reading, config: RunConfig, query: str, rejects_to: str | None
-) -> tuple[DataFrame, DataFrame | None]:
+) -> tuple[DataFrame | Table, DataFrame | None]:
     """The usable rows of a feed, and the others as records for a topic, if one is named: that reads it twice.
 
     Either way the rows carry the number of the others among the observed metrics of a batch.
@@ -74,16 +76,24 @@ def read(
     # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
     observed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
     usable = observed.filter(~F.col(REJECTED)).select(*rows(shape))
-    time = None if shape.time is None else shape.time.column
-    if config.markers and time is not None:
-        options = _topic_options(reading, config) | {"subscribe": marker_topic(feed), "startingOffsets": "earliest"}
-        usable = with_markers(spark, usable, time, options)
     marked = usable.select(*(marked_key(name, shape.key) for name in usable.columns))
-    if time is not None:
-        marked = marked.withWatermark(time, str(reading.lateness))
-        if config.markers:
-            marked = without_markers(marked, feed)
-    return marked, rejects
+    if shape.is_table:
+        watermarked = None if shape.time is None else partial(_watermarked, reading=reading, config=config)
+        return Table(str(feed), marked, shape.key, watermarked), rejects
+    return _watermarked(marked, reading, config), rejects
+
+
+def _watermarked(rows: DataFrame, reading: Reading, config: RunConfig) -> DataFrame:
+    """Rows whose event time, if they have one, moves the watermark."""
+    time = None if reading.shape.time is None else reading.shape.time.column
+    if time is None or time not in rows.columns:
+        return rows
+    if not config.markers:
+        return rows.withWatermark(time, str(reading.lateness))
+    options = _topic_options(reading, config)
+    options |= {"subscribe": marker_topic(reading.feed), "startingOffsets": "earliest"}
+    marked = with_markers(rows.sparkSession, rows, time, options).withWatermark(time, str(reading.lateness))
+    return without_markers(marked, reading.feed)
 
 
 def read_rejects(
@@ -142,9 +152,11 @@ def _topic_options(reading: Reading, config: RunConfig) -> dict[str, str]:
 
 def _stream_options(reading: Reading, config: RunConfig, query: str, headers: bool) -> dict[str, str]:
     topic = reading.feed.topic_name
-    given = config.starting_offsets.get(query, {}).get(topic)
-    needs_headers = headers or "_headers" in reading.shape.record_columns or is_rejects(reading.feed)
-    cap = config.max_records_per_batch
+    is_table = reading.shape.is_table
+    # A table is read whole, before the first event that may need it, wherever events are read from.
+    given = None if is_table else config.starting_offsets.get(query, {}).get(topic)
+    cap = None if is_table else config.max_records_per_batch
+    needs_headers = headers or is_table or "_headers" in reading.shape.record_columns or is_rejects(reading.feed)
     return _topic_options(reading, config) | {
         "startingOffsets": "earliest" if given is None else json.dumps({topic: given}),
         "includeHeaders": str(needs_headers).lower(),

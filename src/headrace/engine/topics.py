@@ -5,13 +5,27 @@ from collections.abc import Iterable, Mapping
 
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
-from headrace.errors import TopicNotFound, Unreachable
-from headrace.topology import Files, IngestionTime, Latency, QueryNode, Rate, Stream, Topic, Topology
+from headrace.errors import KafkaError, TopicNotFound, Unreachable
+from headrace.topology import (
+    Files,
+    IngestionTime,
+    Latency,
+    QueryNode,
+    Rate,
+    Stream,
+    TableNode,
+    TableTopic,
+    Topic,
+    Topology,
+)
 
 __all__ = ["ensure_inputs", "ensure_outputs", "read_topics", "real_time_slots", "written_topics"]
 
 SEEN_WITHIN = 30.0
 BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
+# The last row of a key must never go: by compaction where there is a compactor, else by keeping all of them.
+COMPACTED = {"cleanup.policy": "compact"}
+KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
 def read_topics(topology: Topology, query: QueryNode) -> list[str]:
@@ -32,8 +46,8 @@ def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> No
             next_step=f"create it with: headrace topics create {missing[0].topic_name}",
         )
     for node in missing:
-        brokers_time = BROKERS_TIME if isinstance(node.event_time, IngestionTime) else {}
-        cluster.create(node.topic_name, None, {**brokers_time, **config.topic_settings})
+        settings = BROKERS_TIME if isinstance(node.event_time, IngestionTime) else {}
+        _create(cluster, node.topic_name, None, {**settings, **config.topic_settings}, isinstance(node, TableTopic))
     _wait_for(cluster, [node.topic_name for node in missing])
 
 
@@ -42,8 +56,9 @@ def ensure_outputs(topology: Topology, cluster: Cluster, config: RunConfig) -> N
     known = cluster.partitions()
     sizes = _sizes(topology, known)
     made = [topic for topic in sizes if topic not in known]
+    tables = {query.topic_name for query in topology.queries if isinstance(query, TableNode)}
     for topic in made:
-        cluster.create(topic, sizes[topic], config.topic_settings)
+        _create(cluster, topic, sizes[topic], config.topic_settings, topic in tables)
     _wait_for(cluster, made)
 
 
@@ -74,6 +89,18 @@ def written_topics(topology: Topology, query: QueryNode) -> dict[str, str | None
     outputs = query.outputs if isinstance(query, Stream) else ()
     rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]
     return {output.topic_name: first for output in outputs} | {f"{topic}.rejected": topic for topic in rejected}
+
+
+def _create(cluster: Cluster, topic: str, partitions: int | None, settings: Mapping[str, str], is_table: bool) -> None:
+    if not is_table:
+        cluster.create(topic, partitions, settings)
+        return
+    try:
+        cluster.create(topic, partitions, {**COMPACTED, **settings})
+    except KafkaError as error:
+        if error.code != "INVALID_CONFIG":
+            raise
+        cluster.create(topic, partitions, {**KEPT, **settings})
 
 
 def _wait_for(cluster: Cluster, topics: Iterable[str]) -> None:

@@ -18,7 +18,20 @@ from headrace.engine.session import STATE_STORES
 from headrace.errors import InputError
 from headrace.tables import ViewReader
 from headrace.testing.environment import Environment
-from headrace.topology import App, Channel, Feed, Node, Rate, Step, Stream, Topic, View, node_of
+from headrace.topology import (
+    App,
+    Channel,
+    Feed,
+    Node,
+    Rate,
+    Step,
+    Stream,
+    TableNode,
+    TableTopic,
+    Topic,
+    View,
+    node_of,
+)
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["Harness"]
@@ -52,17 +65,24 @@ class Harness:
             raise
 
     def send(
-        self, topic: Topic | str, *rows: Any, headers: Mapping[str, bytes | str | None] | None = None
+        self,
+        topic: Topic | str,
+        *rows: Any,
+        key: Any = None,
+        headers: Mapping[str, bytes | str | None] | None = None,
+        timestamp: datetime | str | None = None,
     ) -> list[Receipt]:
         """Send rows, each alone or in a list; returns once they are acknowledged, before they are processed.
 
-        Bytes are sent as they are, so that a test can send what no typed producer would.
+        Bytes are sent as they are, so that a test can send what no typed producer would. None deletes the row of a
+        table that `key` names. `timestamp` is the records' own: a table without event time goes by it.
         """
+        moment = None if timestamp is None else _moment(timestamp)
         flat = [row for given in rows for row in (_rows(given))]
         sent = [
-            self._producer.send_raw(topic, row, headers=headers)
+            self._producer.send_raw(topic, row, key=key, headers=headers, timestamp=moment)
             if isinstance(row, bytes) and not _takes_bytes(topic)
-            else self._producer.send(topic, row, headers=headers)
+            else self._producer.send(topic, row, key=key, headers=headers, timestamp=moment)
             for row in flat
         ]
         return [future.result(LIMIT) for future in sent]
@@ -88,14 +108,20 @@ class Harness:
             self._running.process_all_available(query.name)
 
     def rows(self, node: Node | Channel | str) -> list[dict[str, Any]]:
-        """What is in a node's topic or view now, as dicts; of a topic in the order of writing, of a view by its key."""
+        """What is in a node's topic, table or view now, as dicts.
+
+        Of a topic in the order of writing; of a table or view the last row of each key, by the key.
+        """
         feed = self._feed(node)
         if isinstance(feed, View):
             found = ViewReader(self._postgres(), feed.app_name, feed.name, feed.key)
             try:
-                return sorted(found.rows(), key=lambda row: tuple((row[name] is None, row[name]) for name in feed.key))
+                return _by_key(found.rows(), feed.key)
             finally:
                 found.close()
+        if isinstance(feed, TableTopic | TableNode):
+            last = {record.key: record.row for record in self.records(feed)}
+            return _by_key([row for row in last.values() if row is not None], feed.key)
         return [record.row for record in self.records(feed)]
 
     def records(self, node: Node | Channel | str) -> list[Record]:
@@ -210,6 +236,10 @@ class Harness:
 
     def _postgres(self) -> str:
         return self._config.postgres_dsn
+
+
+def _by_key(rows: Iterable[dict[str, Any]], key: tuple[str, ...]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: tuple((row[name] is None, row[name]) for name in key))
 
 
 def _rows(given: Any) -> Iterable[Any]:

@@ -30,8 +30,11 @@ from headrace.topology.nodes import (
     Source,
     Step,
     Stream,
+    TableNode,
+    TableTopic,
     Topic,
     View,
+    is_table,
     node_of,
 )
 from headrace.topology.schema import Schema
@@ -91,6 +94,8 @@ __all__ = [
     "StateStore",
     "Step",
     "Stream",
+    "TableNode",
+    "TableTopic",
     "Topic",
     "Topology",
     "Tumbling",
@@ -105,6 +110,7 @@ __all__ = [
     "first",
     "hopping",
     "ingestion_time",
+    "is_table",
     "last",
     "load_app",
     "max",

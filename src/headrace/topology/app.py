@@ -9,10 +9,10 @@ from headrace.topology.choices import Format, Guarantee, Latency, StateStore
 from headrace.topology.declaring import Declaration, KeyLike, column_of, name_of, names_of, parameters_of
 from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.graph import Topology
-from headrace.topology.nodes import Files, Node, Rate, Step, Stream, Topic, View
+from headrace.topology.nodes import Files, Node, Rate, Step, Stream, TableNode, TableTopic, Topic, View
 from headrace.topology.place import place_of_caller
 from headrace.topology.schema import SchemaLike
-from headrace.topology.sources import RATE_SCHEMA, read_source, record_columns_of
+from headrace.topology.sources import RATE_SCHEMA, TABLE_COLUMNS, read_source, record_columns_of
 from headrace.topology.times import ColumnTime, EventTimeLike
 from headrace.topology.wiring import connect
 
@@ -23,6 +23,7 @@ N = TypeVar("N", bound=Node)
 
 APP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")  # it names a PostgreSQL schema and a folder
 NO_LATENESS = Duration(0)
+SHORTEST_HEARTBEAT = Duration.of("1 second")
 
 
 class App:
@@ -63,13 +64,15 @@ class App:
         topic: str | None = None,
         format: str = "json",
         record_columns: Sequence[str] = (),
+        heartbeat: DurationLike | None = None,
     ) -> Topic:
         """A topic that others write.
 
         `lateness` is how far behind the newest event a row may come; a row whose event time is more than
         `ahead` beyond its record's own timestamp is rejected. `topic` is the topic's full name where that is
         not the app's prefix and the node's name. `record_columns` adds columns of the record itself: `_key`,
-        `_topic`, `_partition`, `_offset`, `_timestamp`, `_headers`.
+        `_topic`, `_partition`, `_offset`, `_timestamp`, `_headers`. Once the topic has been silent for the
+        `heartbeat`, time goes on by the clock, so that windows close although no event comes.
         """
         declaration = self._declaration("topic", name)
         topic_name = self._topic_name(declaration, name, topic)
@@ -78,6 +81,11 @@ class App:
         read = read_source(declaration, schema, format_, key, event_time, lateness, ahead, extra)
         if read.event_time is not None and read.event_time.column == "_timestamp" and "_timestamp" not in extra:
             extra = (*extra, "_timestamp")
+        beat = None if heartbeat is None else declaration.read("heartbeat", Duration.of, heartbeat, None)
+        if beat is not None and beat < SHORTEST_HEARTBEAT:
+            declaration.problem(f"heartbeat: {beat} is too often", f'make it at least "{SHORTEST_HEARTBEAT}"')
+        if heartbeat is not None and event_time is None:
+            declaration.problem("heartbeat without an event time means nothing", 'add event_time="at"')
         return self._add(
             declaration,
             Topic(
@@ -92,6 +100,115 @@ class App:
                 topic_name=topic_name,
                 format=format_ or Format.JSON,
                 record_columns=extra,
+                heartbeat=beat,
+            ),
+        )
+
+    @overload
+    def table(
+        self,
+        name: str,
+        schema: SchemaLike,
+        *,
+        key: KeyLike = None,
+        event_time: EventTimeLike | None = None,
+        lateness: DurationLike | None = None,
+        ahead: DurationLike | None = "1 hour",
+        topic: str | None = None,
+    ) -> TableTopic: ...
+
+    @overload
+    def table(self, function: Function, /) -> TableNode: ...
+
+    @overload
+    def table(
+        self,
+        *,
+        key: KeyLike = None,
+        event_time: str | None = None,
+        lateness: DurationLike | None = None,
+        guarantee: str = "exactly-once",
+        topic: str | None = None,
+    ) -> Callable[[Function], TableNode]: ...
+
+    def table(
+        self,
+        name: str | Function | None = None,
+        schema: SchemaLike | None = None,
+        *,
+        key: KeyLike = None,
+        event_time: Any = None,
+        lateness: DurationLike | None = None,
+        ahead: DurationLike | None = "1 hour",
+        guarantee: str = "exactly-once",
+        topic: str | None = None,
+    ) -> TableTopic | TableNode | Callable[[Function], TableNode]:
+        """The last row of each key, kept in a changelog topic in which a null value deletes a key.
+
+        With a name and a schema, a table that others write. As a decorator, a function whose rows are folded into
+        one: the last row of a key wins, and one whose `_deleted` is true deletes it. A row is valid from its event
+        time on, or from its record's timestamp where the table has no event time.
+        """
+        if isinstance(name, str):
+            return self._table_topic(name, schema, key, event_time, lateness, ahead, topic)
+
+        def declare(function: Function) -> TableNode:
+            name = name_of(function)
+            declaration = self._declaration("table", name)
+            _check_has_key(declaration, "table", key)
+            return self._add(
+                declaration,
+                TableNode(
+                    app_name=self.name,
+                    name=name,
+                    place=declaration.place,
+                    function=function,
+                    parameters=parameters_of(function, declaration),
+                    topic_name=self._topic_name(declaration, name, topic),
+                    key=declaration.read("key", names_of, key, ()),
+                    event_time=declaration.read("event_time", column_of, event_time, None),
+                    lateness=None if lateness is None else declaration.read("lateness", Duration.of, lateness, None),
+                    channels=(),
+                    guarantee=declaration.read("guarantee", Guarantee.of, guarantee, Guarantee.EXACTLY_ONCE),
+                    latency=Latency.MICRO_BATCH,
+                ),
+            )
+
+        return declare if name is None else declare(name)
+
+    def _table_topic(
+        self,
+        name: str,
+        schema: SchemaLike | None,
+        key: KeyLike,
+        event_time: EventTimeLike | None,
+        lateness: DurationLike | None,
+        ahead: DurationLike | None,
+        topic: str | None,
+    ) -> TableTopic:
+        declaration = self._declaration("table", name)
+        # A table has no stragglers of its own: how late its rows may be matters to those who read its changes.
+        late = NO_LATENESS if lateness is None and event_time is not None else lateness
+        read = read_source(declaration, schema, Format.JSON, key, event_time, late, ahead, ())
+        for column in read.schema:
+            if column.name.casefold() in TABLE_COLUMNS:
+                declaration.problem(f"schema: the column {column.name!r} has a name of Headrace's own", "rename it")
+        _check_has_key(declaration, "table", key)
+        by_record = read.event_time is not None and read.event_time.column == "_timestamp"
+        return self._add(
+            declaration,
+            TableTopic(
+                app_name=self.name,
+                name=name,
+                place=declaration.place,
+                schema=read.schema,
+                key=read.key,
+                event_time=read.event_time,
+                lateness=read.lateness,
+                ahead=read.ahead,
+                topic_name=self._topic_name(declaration, name, topic),
+                format=Format.JSON,
+                record_columns=("_timestamp",) if by_record else (),
             ),
         )
 
@@ -239,9 +356,7 @@ class App:
         def declare(function: Function) -> View:
             name = name_of(function)
             declaration = self._declaration("view", name)
-            columns = declaration.read("key", names_of, key, None)
-            if columns == ():
-                declaration.problem("a view needs a key", 'say which columns tell its rows apart: key="id"')
+            _check_has_key(declaration, "view", key)
             return self._add(
                 declaration,
                 self.view_type(
@@ -251,7 +366,7 @@ class App:
                     function=function,
                     parameters=parameters_of(function, declaration),
                     topic_name=self._topic_name(declaration, name, None),
-                    key=columns or (),
+                    key=declaration.read("key", names_of, key, ()),
                     order_by=declaration.read("order_by", names_of, order_by, ()),
                     guarantee=declaration.read("guarantee", Guarantee.of, guarantee, Guarantee.EXACTLY_ONCE),
                 ),
@@ -309,3 +424,8 @@ class App:
                 break
         self._nodes.append(node)
         return node
+
+
+def _check_has_key(declaration: Declaration, what: str, key: KeyLike) -> None:
+    if not key and key != "":
+        declaration.problem(f"a {what} needs a key", 'say which columns tell its rows apart: key="id"')

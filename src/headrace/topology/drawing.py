@@ -25,6 +25,7 @@ SHAPES = {
     "rate": ("[/", "/]"),
     "step": ("(", ")"),
     "stream": ("[", "]"),
+    "table": ("[[", "]]"),
     "view": ("[(", ")]"),
 }
 
@@ -40,7 +41,7 @@ def as_text(topology: Topology) -> str:
 
 
 def as_mermaid(topology: Topology) -> str:
-    """A flowchart: sources slanted, streams square, steps round, views as cylinders."""
+    """A flowchart: sources slanted, streams square, tables with double sides, steps round, views as cylinders."""
     lines = ["flowchart LR"]
     for node in topology.order:
         opening, closing = SHAPES[node.kind]
@@ -91,6 +92,8 @@ def _facts(topology: Topology, node: Node) -> Iterator[str]:
     if isinstance(node, Source | Stream) and node.event_time is not None:
         yield f"event time {node.event_time}"
         yield f"lateness {topology.lateness(node)}"
+    if isinstance(node, Topic) and node.heartbeat is not None:
+        yield f"heartbeat {node.heartbeat}"
     if isinstance(node, Stream) and node.channels:
         yield f"channels {', '.join(node.channels)}"
     if isinstance(node, Stream) and node.latency is Latency.REAL_TIME:

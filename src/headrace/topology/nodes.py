@@ -23,8 +23,11 @@ __all__ = [
     "Source",
     "Step",
     "Stream",
+    "TableNode",
+    "TableTopic",
     "Topic",
     "View",
+    "is_table",
     "node_of",
 ]
 
@@ -92,6 +95,11 @@ def node_of(feed: Feed) -> Node:
     return feed.node if isinstance(feed, Channel) else feed
 
 
+def is_table(feed: Feed) -> bool:
+    """Whether what is read of it are the rows of a table, which change, and not events."""
+    return isinstance(feed, TableTopic | TableNode)
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Source(Node):
     """Where rows come from. Rows that cannot be used leave by `.rejected`."""
@@ -115,6 +123,15 @@ class Topic(Source):
 
     format: Format
     record_columns: tuple[str, ...]
+    heartbeat: Duration | None = None
+    """After so much silence the clock moves time on; None where events alone do."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableTopic(Topic):
+    """A changelog that others write: the last row of each key is the table, and a null value deletes."""
+
+    kind = "table"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -204,6 +221,13 @@ class Stream(QueryNode):
     def outputs(self) -> tuple[Feed, ...]:
         """What its function's rows end in: its declared channels, or else the stream itself."""
         return tuple(Channel(self, channel, self.place) for channel in self.channels) or (self,)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableNode(Stream):
+    """A function whose rows become a changelog: a stream folded into the last row of each key."""
+
+    kind = "table"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -20,6 +20,7 @@ from headrace.topology.nodes import (
     Step,
     Stream,
     View,
+    is_table,
     node_of,
 )
 from headrace.topology.order import cycles_in
@@ -129,6 +130,10 @@ def _reading_problems(nodes: Sequence[Node], inputs: Inputs) -> Iterator[Problem
             if isinstance(feed, Channel) and feed.name == REJECTED and feed.node not in read:
                 step = f"nobody reads {feed.node.name!r}, so nobody rejects its rows: add a node that does"
                 yield _problem(node, f"nothing writes {feed}", step)
-            if isinstance(node, Stream) and node.latency is Latency.REAL_TIME and isinstance(feed, Rate | Files):
-                message = f"{feed.kind} {feed.name!r} cannot feed it: real-time mode reads topics alone"
-                yield _problem(node, message, "leave latency out")
+            if isinstance(node, Stream) and node.latency is Latency.REAL_TIME:
+                if isinstance(feed, Rate | Files):
+                    message = f"{feed.kind} {feed.name!r} cannot feed it: real-time mode reads topics alone"
+                    yield _problem(node, message, "leave latency out")
+                elif is_table(feed):
+                    message = f"the table {node_of(feed).name!r} cannot feed it: real-time mode keeps no tables"
+                    yield _problem(node, message, "leave latency out")
