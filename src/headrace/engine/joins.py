@@ -1,0 +1,238 @@
+"""`hr.join` and `hr.merge`: events brought together with other events."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from typing import Any, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from headrace.engine.encoding import named
+from headrace.engine.marks import event_times_of, marked_time
+from headrace.engine.parsing import interval
+from headrace.engine.tables import Table
+from headrace.errors import InputError
+from headrace.topology import Duration
+from headrace.topology.choices import Choice
+from headrace.topology.duration import DurationLike
+from headrace.topology.nearest import did_you_mean
+
+__all__ = ["JOINED_AT", "How", "JoinUse", "OnLike", "join", "merge", "uses_of_joins"]
+
+JOINED_AT = "joined_at"
+"""When a joined row was known: the later of both times, or the end of the wait where there was no partner."""
+RIGHT = "_right_"
+NOT_AT_ALL = Duration(0)
+OnLike: TypeAlias = str | Sequence[str] | Mapping[str, str]
+
+
+class How(Choice):
+    """Which rows come out that have no partner."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinUse:
+    """A join as a node used it: what its checkpoint depends on, and what it means for the watermark of readers."""
+
+    described: Mapping[str, Any]
+    held: Duration = NOT_AT_ALL
+    """How far behind the watermark its rows come out."""
+    idle: Duration | None = None
+    """After how much silence one of the node's sources no longer holds the watermark of the others."""
+
+
+_uses: ContextVar[list[JoinUse] | None] = ContextVar("uses of joins", default=None)
+
+
+@contextmanager
+def uses_of_joins() -> Iterator[list[JoinUse]]:
+    """All joins that are made inside."""
+    uses: list[JoinUse] = []
+    token = _uses.set(uses)
+    try:
+        yield uses
+    finally:
+        _uses.reset(token)
+
+
+def note(use: JoinUse) -> None:
+    uses = _uses.get()
+    if uses is not None:
+        uses.append(use)
+
+
+def join(
+    left: DataFrame,
+    right: DataFrame,
+    *,
+    on: OnLike,
+    within: DurationLike | None = None,
+    how: str = "inner",
+) -> DataFrame:
+    """Pairs of events of two streams that agree in `on` and are no further apart in time than `within`.
+
+    `on` is a column of both, several, or `{"ad": "id"}` where their names differ; the left one's stays. With `how`
+    left, right or full, events without a partner come out too, once the time for one is over, with nulls. What
+    comes out has the columns of both and `joined_at`, the time at which it was known.
+    """
+    _check_streams("join()", left=left, right=right)
+    pairs = columns_on("join()", on, ("left", left.columns), ("right", right.columns))
+    check_types("join()", pairs, left, right)
+    kind = chosen("join()", "how", How, how)
+    if within is None:
+        raise InputError(
+            "join() of two streams does not know how long to wait for a partner",
+            next_step='say how far apart they may be: within="10 minutes"',
+        )
+    span = duration("join()", "within", within)
+    left_time, right_time = (event_time("join()", side) for side in (left, right))
+    kept = [name for name in right.columns if name not in pairs.values()]
+    check_clash("join()", [*left.columns, JOINED_AT], kept, "right.withColumnRenamed({0!r}, 'right_{0}')")
+    if JOINED_AT in left.columns:
+        raise InputError(f"join(): {JOINED_AT!r} is what its rows have themselves", next_step="rename the column")
+    note(JoinUse({"join": kind.value, "on": dict(pairs), "within": str(span)}))
+
+    other = right.select(*(named(name).alias(RIGHT + name) for name in right.columns))
+    earlier, later = named(left_time), named(RIGHT + right_time)
+    near = (later >= earlier - interval(span)) & (later <= earlier + interval(span))
+    equal = [named(one) == named(RIGHT + another) for one, another in pairs.items()]
+    joined = left.join(other, reduce(and_, equal) & near, kind.value)
+    known = (
+        F.when(later.isNull(), earlier + interval(span))
+        .when(earlier.isNull(), later + interval(span))
+        .otherwise(F.greatest(earlier, later))
+    )
+    return joined.select(
+        *(_side_by_side(name, pairs, kind) for name in left.columns),
+        *(named(RIGHT + name).alias(name) for name in kept),
+        marked_time(known, JOINED_AT),
+    )
+
+
+def merge(*streams: DataFrame, idle: DurationLike = "1 minute") -> DataFrame:
+    """The events of several streams in one, which have the same columns.
+
+    The watermark is that of the slowest; but a stream that has been read to its end and silent for `idle` holds
+    nobody back.
+    """
+    if len(streams) < 2:
+        raise InputError("merge() takes two streams or more", next_step="name them: hr.merge(orders, returns)")
+    numbered = {f"stream {number}": stream for number, stream in enumerate(streams, start=1)}
+    _check_streams("merge()", **numbered)
+    first = streams[0]
+    for place, stream in list(numbered.items())[1:]:
+        ours, theirs = ({field.name: field.dataType.simpleString() for field in one.schema} for one in (first, stream))
+        if ours != theirs:
+            odd = next(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
+            raise InputError(
+                f"merge(): {place} has {odd!r} as {theirs.get(odd, 'nothing')}, and stream 1 as "
+                f"{ours.get(odd, 'nothing')}",
+                next_step="select the same columns of each",
+            )
+    pause = duration("merge()", "idle", idle)
+    note(JoinUse({"merge": len(streams)}, idle=pause))
+    return reduce(DataFrame.unionByName, streams)
+
+
+def columns_on(
+    call: str, on: OnLike, left: tuple[str, Sequence[str]], right: tuple[str, Sequence[str]]
+) -> dict[str, str]:
+    """The columns that must agree: those of the left by those of the right."""
+    if isinstance(on, str):
+        pairs = {on: on}
+    elif isinstance(on, Mapping):
+        pairs = dict(on)
+    elif isinstance(on, Sequence):
+        pairs = {name: name for name in on}
+    else:
+        pairs = {}
+    if not pairs or not all(isinstance(name, str) for pair in pairs.items() for name in pair):
+        raise InputError(
+            f"{call}: on is {on!r}", next_step='name a column, several, or {"ad": "id"} where their names differ'
+        )
+    if len(set(pairs.values())) < len(pairs):
+        raise InputError(f"{call}: on names a column twice: {', '.join(pairs.values())}")
+    for (side, columns), names in ((left, pairs.keys()), (right, pairs.values())):
+        for name in names:
+            if name not in columns:
+                step = did_you_mean(name, columns)
+                raise InputError(f"{call}: on: {name!r} is no column of the {side}", next_step=step)
+    return pairs
+
+
+def check_types(call: str, pairs: Mapping[str, str], left: DataFrame, right: DataFrame) -> None:
+    """Unlike types would be compared as a third one, and equal keys be kept apart."""
+    for one, another in pairs.items():
+        ours, theirs = left.schema[one].dataType, right.schema[another].dataType
+        if ours != theirs:
+            raise InputError(
+                f"{call}: on: {one!r} is {ours.simpleString()} on the left, and {another!r} "
+                f"{theirs.simpleString()} on the right",
+                next_step=f"cast one of them: {another}.cast({ours.simpleString()!r})",
+            )
+
+
+def check_clash(call: str, left: Sequence[str], right: Sequence[str], renamed: str) -> None:
+    """Refuse columns of the same name, which would both be in the result. `renamed` is what to write instead."""
+    known = {name.casefold() for name in left}
+    clash = [name for name in right if name.casefold() in known]
+    if clash:
+        raise InputError(
+            f"{call}: both sides have {', '.join(map(repr, clash))}",
+            next_step=f"rename it on one side: {renamed.format(clash[0])}",
+        )
+
+
+def event_time(call: str, stream: DataFrame) -> str:
+    times = event_times_of(stream)
+    if not times:
+        raise InputError(
+            f"{call} finds no event time among the rows",
+            next_step="declare event_time= and lateness= of the topic, and keep that column",
+        )
+    if len(times) > 1:
+        raise InputError(
+            f"{call} finds several event times among the rows: {', '.join(times)}", next_step="drop all but one before"
+        )
+    return times[0]
+
+
+def duration(call: str, option: str, value: DurationLike) -> Duration:
+    try:
+        return Duration.of(value)
+    except InputError as error:
+        raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
+
+
+def chosen(call: str, option: str, choices: type[How], value: str) -> How:
+    try:
+        return choices.of(value)
+    except InputError as error:
+        raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
+
+
+def _check_streams(call: str, **streams: Any) -> None:
+    for name, stream in streams.items():
+        if isinstance(stream, Table):
+            raise InputError(
+                f"{call}: {name} is a table, and this takes streams",
+                next_step="write hr.enrich(stream, table, on=...), or take the table's .changes",
+            )
+        if not isinstance(stream, DataFrame):
+            raise InputError(f"{call}: {name} is {type(stream).__name__}, and this takes DataFrames")
+
+
+def _side_by_side(name: str, pairs: Mapping[str, str], how: How) -> Column:
+    """A column of the left; one that both sides agree in is the right's where there is no left."""
+    if name in pairs and how in (How.RIGHT, How.FULL):
+        return F.coalesce(named(name), named(RIGHT + pairs[name])).alias(name)
+    return named(name)
