@@ -1,219 +1,189 @@
-"""Sliding windows against a brute-force reading of what they promise."""
+"""Sliding windows, step by step beside a reading of what they promise that keeps all rows."""
 
 import math
-from dataclasses import dataclass, field
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+import pickle
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import headrace as hr
+from headrace.errors import EngineError
 from headrace.operators.chunks import MemoryChunks
 from headrace.operators.operator import BEGINNING, LATE, RESULTS, Run
+from headrace.operators.ranges import Line
 from headrace.operators.sliding import SlidingWindows
 from headrace.topology import Aggregate, AggregateKind, Emit, Late
-
-MOMENT = pa.timestamp("us", "UTC")
-INPUT = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("key", pa.string()),
-        ("at", MOMENT),
-        ("f", pa.float64()),
-        ("i", pa.int32()),
-        ("d", pa.decimal128(12, 2)),
-        ("wide", pa.decimal128(30, 3)),
-        ("s", pa.string()),
-        ("pair", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])),
-        ("tags", pa.map_(pa.string(), pa.int32())),
-        ("note", pa.string()),
-    ]
+from tests.operators.reference import Policy, Row, Stepped, aggregates, moment
+from tests.operators.rows import (
+    FEW_OR_MANY,
+    POOLS,
+    SCHEMA,
+    SOME_AGGREGATES,
+    assert_agrees,
+    every_aggregate,
+    row,
+    steps,
+    table,
 )
-AGGREGATES = {
-    "n": hr.count(),
-    "n_f": hr.count("f"),
-    "sum_f": hr.sum("f"),
-    "mean_f": hr.mean("f"),
-    "min_f": hr.min("f"),
-    "max_f": hr.max("f"),
-    "different_f": hr.count_distinct("f"),
-    "sum_i": hr.sum("i"),
-    "mean_i": hr.mean("i"),
-    "max_i": hr.max("i"),
-    "sum_d": hr.sum("d"),
-    "mean_d": hr.mean("d"),
-    "min_d": hr.min("d"),
-    "sum_wide": hr.sum("wide"),
-    "mean_wide": hr.mean("wide"),
-    "first_s": hr.first("s"),
-    "last_s": hr.last("s"),
-    "max_s": hr.max("s"),
-    "all_s": hr.collect("s"),
-    "different_s": hr.count_distinct("s"),
-    "first_pair": hr.first("pair"),
-    "different_pair": hr.count_distinct("pair"),
-    "all_pair": hr.collect("pair"),
-    "last_tags": hr.last("tags"),
-    "all_tags": hr.collect("tags"),
-    "max_at": hr.max("at"),
-}
-ROWS = st.fixed_dictionaries(
-    {
-        "key": st.sampled_from(["hot", "hot", "hot", "a", "b", None]),
-        "at": st.integers(-60, 60),
-        "f": st.sampled_from([None, math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, 2.0, -3.0, 2.0**52]),
-        "i": st.none() | st.integers(-(2**31), 2**31 - 1),
-        "d": st.none() | st.integers(-(10**12) + 1, 10**12 - 1).map(lambda value: Decimal(f"{value}e-2")),
-        "wide": st.none() | st.integers(-(10**30) + 1, 10**30 - 1).map(lambda value: Decimal(f"{value}e-3")),
-        "s": st.sampled_from([None, "", "a", "b", "ß", "\U0001f600"]),
-        "pair": st.sampled_from([None, {"x": 1, "y": ["a"]}, {"x": 1, "y": None}, {"x": None, "y": []}]),
-        "tags": st.sampled_from([None, [], [("a", 1)], [("b", None), ("a", 2)]]),
-        "note": st.sampled_from([None, "x", "y"]),
-    }
-)
-STEPS = st.lists(st.tuples(st.lists(ROWS, max_size=12), st.integers(-60, 70)), min_size=1, max_size=8)
 
 
-def operator(size: int, late: Late, until: int, emit: Emit, by: tuple[str, ...] = ("key",)) -> SlidingWindows:
-    return SlidingWindows(by, "at", size, tuple(AGGREGATES.items()), late, until, emit, INPUT)
+def windows(
+    size: int,
+    late: Late = Late.DROP,
+    emit: Emit = Emit.FINAL,
+    until: int = 0,
+    by: tuple[str, ...] = ("key",),
+    wanted: tuple[tuple[str, Aggregate], ...] = SOME_AGGREGATES,
+) -> SlidingWindows:
+    return SlidingWindows(
+        by=by, time="at", aggregates=wanted, input=SCHEMA, late=late, until_us=until, emit=emit, size_us=size
+    )
 
 
-@pytest.mark.long
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("emit", Emit)
-@pytest.mark.parametrize("late", Late)
-@settings(max_examples=500, deadline=None)
-@given(steps=STEPS, size=st.integers(1, 80), until=st.integers(0, 60))
-def test_many_random_streams_are_answered_as_by_brute_force(
-    emit: Emit, late: Late, steps: list[tuple[list[dict[str, Any]], int]], size: int, until: int
-) -> None:
-    compare(steps, operator(size, late, until if late is Late.CORRECT else 0, emit))
+class EveryEvent:
+    """Each event is answered by a walk over all rows."""
 
+    def __init__(self, policy: Policy, size: int) -> None:
+        self.policy, self.size = policy, size
+        self.rows: list[Row] = []
+        self.told: dict[int, list[Row]] = {}
+        self.fired = BEGINNING
 
-@pytest.mark.parametrize("emit", Emit)
-@pytest.mark.parametrize("late", Late)
-@settings(max_examples=30, deadline=None)
-@given(steps=STEPS, size=st.integers(1, 80), until=st.integers(0, 60))
-def test_random_streams_are_answered_as_by_brute_force(
-    emit: Emit, late: Late, steps: list[tuple[list[dict[str, Any]], int]], size: int, until: int
-) -> None:
-    compare(steps, operator(size, late, until if late is Late.CORRECT else 0, emit))
-
-
-def compare(steps: list[tuple[list[dict[str, Any]], int]], windows: SlidingWindows) -> None:
-    run, brute = Run(windows, MemoryChunks()), BruteForce(windows)
-    number = 0
-    for rows, watermark in [*steps, ([], 10**6)]:
-        for row in rows:
-            row["id"] = number
-            number += 1
-        expected, expected_late = brute.step(rows, watermark)
-        output = run.step(watermark, rows=pa.Table.from_pylist(rows, INPUT))
-        got = output.tables.get(RESULTS, windows.outputs[RESULTS].empty_table())
-        assert got.schema == windows.outputs[RESULTS]
-        assert sorted(map(plain, got.to_pylist()), key=lambda row: row["id"]) == list(map(plain, expected))
-        assert output.late == len(expected_late)
-        assert (output.wake is None) == (brute.wake() is None)
-        assert output.wake == brute.wake()
-        if windows.late is Late.DROP:
-            assert set(output.tables) <= {RESULTS}
-        else:
-            late = output.tables.get(LATE, INPUT.empty_table())
-            assert late.schema == INPUT
-            assert [row["id"] for row in late.to_pylist()] == [row["id"] for row in expected_late]
-    assert not list(run.chunks.names())
-
-
-@dataclass
-class BruteForce:
-    windows: SlidingWindows
-    fired: int = BEGINNING
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    emitted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def step(self, rows: list[dict[str, Any]], watermark: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        watermark = max(watermark, self.fired)
-        late = [row for row in rows if row["at"] + self.windows.until_us < self.fired]
-        new = [row for row in rows if row["at"] + self.windows.until_us >= self.fired]
-        self.rows += new
-        out = []
-        for event in sorted(self.rows, key=lambda row: row["id"]):
-            before = self.emitted.get(event["id"], [])
-            due = self.windows.emit is Emit.CHANGES or event["at"] < watermark
-            touched = any(self.sees(event, row) for row in new)
-            if due and (not before or touched):
-                figures = self.figures(event)
-                out.append(self.answer(event, figures, before))
-                self.emitted[event["id"]] = [*before, figures]
+    def step(self, rows: list[Row], watermark: int) -> Stepped:
+        policy, out = self.policy, Stepped()
+        before = len(self.rows)
+        for one in rows:
+            late = one[policy.time] is None or policy.at(one) + policy.until < self.fired
+            (out.late if late else self.rows).append(one)
+        for number, event in enumerate(self.rows):
+            told = self.told.setdefault(number, [])
+            due = policy.emit is Emit.CHANGES or policy.at(event) < watermark
+            if due and (not told or any(self.sees(event, one) for one in self.rows[before:])):
+                out.results.append(self.tell(event, told))
         self.fired = watermark
-        return out, late
+        return out
 
-    def wake(self) -> int | None:
-        waiting = [row["at"] + 1 for row in self.rows if row["id"] not in self.emitted]
-        return min(waiting, default=None)
+    def sees(self, event: Row, one: Row) -> bool:
+        behind = self.policy.at(event) - self.policy.at(one)
+        return 0 <= behind < self.size and self.policy.key(event) == self.policy.key(one)
 
-    def sees(self, event: dict[str, Any], row: dict[str, Any]) -> bool:
-        same = all(row[name] == event[name] for name in self.windows.by)
-        return same and event["at"] - self.windows.size_us < row["at"] <= event["at"]
-
-    def figures(self, event: dict[str, Any]) -> dict[str, Any]:
-        seen = sorted((row for row in self.rows if self.sees(event, row)), key=lambda row: (row["at"], row["id"]))
-        with localcontext(prec=80):
-            return {name: aggregated(aggregate, seen) for name, aggregate in self.windows.aggregates}
-
-    def answer(self, event: dict[str, Any], figures: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
-        own = {"window_start": event["at"] - self.windows.size_us, "window_end": event["at"]}
-        if self.windows.emit is Emit.FINAL and self.windows.late is not Late.CORRECT:
-            return {**event, **own, **figures}
-        last = {"window_end": event["at"], **before[-1]} if before else None
-        return {**event, **own, **figures, "revision": len(before), "_deleted": False, "_before": last}
+    def tell(self, event: Row, told: list[Row]) -> Row:
+        policy, end = self.policy, self.policy.at(event)
+        seen = [one for one in self.rows if self.sees(event, one)]
+        figures = aggregates(policy.wanted, policy.schema, seen, policy.time)
+        shown = {**event, "window_start": moment(end - self.size), "window_end": moment(end), **figures}
+        if policy.revises:
+            last = {"window_end": moment(end), **told[-1]} if told else None
+            shown |= {"revision": len(told), "_deleted": False, "_before": last}
+        told.append(figures)
+        return shown
 
 
-def aggregated(aggregate: Aggregate, rows: list[dict[str, Any]]) -> Any:
-    if aggregate.column is None:
-        return len(rows)
-    values = [row[aggregate.column] for row in rows]
-    present = [value for value in values if value is not None]
-    match aggregate.kind:
-        case AggregateKind.COUNT:
-            return len(present)
-        case AggregateKind.FIRST:
-            return values[0]
-        case AggregateKind.LAST:
-            return values[-1]
-        case AggregateKind.COLLECT:
-            return present
-        case AggregateKind.COUNT_DISTINCT:
-            return len({repr(value + 0.0 if isinstance(value, float) else value) for value in present})
-    if not present:
-        return None
-    match aggregate.kind:
-        case AggregateKind.SUM:
-            return sum(present)
-        case AggregateKind.MEAN if isinstance(present[0], Decimal):
-            scale = {"d": 6, "wide": 7}[aggregate.column]
-            return (sum(present) / len(present)).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
-        case AggregateKind.MEAN:
-            return sum(present) / len(present)
-        case AggregateKind.MIN:
-            return min(present, key=by_nan_last)
-        case AggregateKind.MAX:
-            return max(present, key=by_nan_last)
+@pytest.mark.parametrize("examples", FEW_OR_MANY)
+@pytest.mark.parametrize("emit", list(Emit))
+@pytest.mark.parametrize("late", list(Late))
+def test_windows_agree_with_the_reference(late: Late, emit: Emit, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(steps(), st.integers(1, 70), st.sampled_from([(), ("key",), ("key", "list")]), st.integers(1, 40))
+    def holds(cuts: list[tuple[list[Row], int]], size: int, by: tuple[str, ...], horizon: int) -> None:
+        until = horizon if late is Late.CORRECT else 0
+        policy = Policy(by, "at", SOME_AGGREGATES, SCHEMA, late, until, emit)
+        operator = pickle.loads(pickle.dumps(windows(size, late, emit, until, by)))
+        run = assert_agrees(operator, EveryEvent(policy, size).step, [*cuts, ([], 10**6)])
+        assert not list(run.chunks.names()), "a state that nothing can need"
+
+    holds()
 
 
-def by_nan_last(value: Any) -> Any:
-    return (math.isnan(value), value) if isinstance(value, float) else value
+@pytest.mark.parametrize("examples", FEW_OR_MANY)
+def test_every_aggregate_of_every_type_agrees_with_the_reference(examples: int) -> None:
+    wanted = every_aggregate(POOLS)
+
+    @settings(max_examples=examples // 4, deadline=None)
+    @given(steps(), st.integers(1, 70))
+    def holds(cuts: list[tuple[list[Row], int]], size: int) -> None:
+        policy = Policy(("key",), "at", wanted, SCHEMA, emit=Emit.CHANGES)
+        assert_agrees(windows(size, emit=Emit.CHANGES, wanted=wanted), EveryEvent(policy, size).step, cuts)
+
+    holds()
 
 
-def plain(value: Any) -> Any:
-    """Comparable: NaN equal to itself, 0.0 to -0.0, times as microseconds."""
-    if isinstance(value, dict):
-        return {name: plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, float):
-        return "NaN" if math.isnan(value) else value + 0.0
-    return pa.scalar(value, MOMENT).value if hasattr(value, "tzinfo") else value
+def test_times_far_apart_stand_beside_those_of_many_keys() -> None:
+    years = [moment(-62_000_000_000_000_000), moment(0), moment(250_000_000_000_000_000)]
+    rows = [row(f"k{number}", 0, number) | {"at": year} for number in range(40) for year in years]
+    output = Run(windows(10**14, emit=Emit.CHANGES), MemoryChunks()).step(0, rows=table(rows))
+    assert output.tables[RESULTS].column("n").to_pylist() == [1] * 120
+    reaching_all = Run(windows(2**60, emit=Emit.CHANGES), MemoryChunks()).step(0, rows=table(rows))
+    assert sorted(reaching_all.tables[RESULTS].column("n").to_pylist()) == [1] * 40 + [2] * 40 + [3] * 40
+
+
+def test_a_sum_too_large_is_told_by_its_name() -> None:
+    total = (("total", Aggregate(AggregateKind.SUM, "whole")),)
+    run = Run(windows(10, emit=Emit.CHANGES, wanted=total), MemoryChunks())
+    most = row("a", 1, 0) | {"whole": 2**63 - 1}
+    assert run.step(0, rows=table([most])).tables[RESULTS].column("total").to_pylist() == [2**63 - 1]
+    less = run.step(0, rows=table([row("a", 2, 0) | {"whole": -1}]))
+    assert less.tables[RESULTS].column("total").to_pylist() == [2**63 - 2]
+    with pytest.raises(EngineError, match="total of a window is too large for int64"):
+        run.step(0, rows=table([row("a", 3, 0) | {"whole": 2}]))
+
+
+def test_a_small_number_beside_a_large_one_is_not_lost_in_later_windows() -> None:
+    total = (("total", Aggregate(AggregateKind.SUM, "float")),)
+    rows = [row("a", 10 * place, 0) | {"float": value} for place, value in enumerate([1e300, math.nan, 0.1, 0.2])]
+    output = Run(windows(10, emit=Emit.CHANGES, wanted=total), MemoryChunks()).step(0, rows=table(rows))
+    got = output.tables[RESULTS].column("total").to_pylist()
+    assert [got[0], *got[2:]] == [1e300, 0.1, 0.2]
+    assert math.isnan(got[1])
+
+
+def test_late_rows_are_diverted_once_the_horizon_has_passed() -> None:
+    run = Run(windows(10, Late.CORRECT, until=5), MemoryChunks())
+    run.step(20, rows=table([row("a", 15, 1)]))
+    assert run.step(20, rows=table([row("a", 14, 2), row("a", 15, 3)])).late == 1
+    assert run.late == 1
+    output = run.step(20, rows=table([row("a", 15, 2), row("a", 14, 2), row("a", None, 2)]))
+    assert LATE in output.tables
+    assert output.tables[LATE].num_rows == 2
+    assert output.tables[RESULTS].column("revision").to_pylist() == [2, 1, 0]
+
+
+def test_a_step_reads_and_writes_only_slices_that_it_touches() -> None:
+    class Counted(MemoryChunks):
+        def __init__(self) -> None:
+            super().__init__()
+            self.touched: list[str] = []
+
+        def read(self, name: str) -> Any:
+            self.touched.append(name)
+            return super().read(name)
+
+        def write(self, name: str, table: pa.Table) -> None:
+            self.touched.append(name)
+            super().write(name, table)
+
+    chunks = Counted()
+    run = Run(windows(80, Late.CORRECT, Emit.CHANGES, until=100_000), chunks)
+    for time in range(0, 50_000, 200):
+        run.step(0, rows=table([row("a", time + 7 * place, place) for place in range(20)]))
+    chunks.touched.clear()
+    run.step(0, rows=table([row("a", 25_000, 1)]))
+    assert 0 < len(chunks.touched) < 15
+
+
+@pytest.mark.parametrize("kind", [AggregateKind.SUM, AggregateKind.MAX, AggregateKind.COUNT_DISTINCT])
+def test_ranges_of_a_hot_key_are_not_walked_one_by_one(kind: AggregateKind) -> None:
+    # Each of 200,000 rows sees all before it: 20 billion values if they were walked.
+    rows = 200_000
+    values = pa.table({"v": np.arange(rows) % 1000 / 4})
+    line = Line.of(np.zeros(rows, np.int64), np.arange(rows), rows)
+    figures = line.spans(np.arange(rows)).aggregate(values, "v", Aggregate(kind, "v")).to_numpy()
+    wanted = {
+        AggregateKind.SUM: rows / 1000 * 499500 / 4,
+        AggregateKind.MAX: 249.75,
+        AggregateKind.COUNT_DISTINCT: 1000,
+    }
+    assert figures[-1] == wanted[kind]

@@ -14,7 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import EngineError, InputError
+from headrace.errors import InputError
+from headrace.operators.exact import numbers_of, overflow, words_of
 from headrace.operators.grouping import Groups, Indices, array_of, grouped, in_time_order, lists_of, spread
 from headrace.topology import Aggregate, AggregateKind
 
@@ -214,7 +215,7 @@ class Mean:
         try:
             return pc.cast(rounded, self.type)
         except pa.ArrowInvalid:
-            raise _overflow(self.sum.name, self.type) from None
+            raise overflow(self.sum.name, self.type) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,52 +318,15 @@ def totals(values: Any, groups: Groups, name: str) -> Any:
     """The sum of each group's values that are not null, null where there are none; one too large is an error."""
     valid = values.is_valid().to_numpy(zero_copy_only=False)
     some = np.logical_or.reduceat(valid[groups.order], groups.starts)
-    if pa.types.is_decimal(values.type):
-        return _decimal_totals(values, valid, some, groups, name)
-    numbers = values.fill_null(0).to_numpy(zero_copy_only=False)
-    if pa.types.is_floating(values.type) or _cannot_overflow(numbers):
-        # What infinities of both signs add up to is not a number, and no reason to warn.
-        with np.errstate(invalid="ignore"):
-            sums = np.add.reduceat(numbers[groups.order], groups.starts)
-    else:
-        words = np.ascontiguousarray(numbers, dtype="<i8").view("<u4").reshape(-1, 2)
-        sums = _exact_sums(words, groups, name, values.type).view("<i8").ravel()
-    return pa.array(sums, values.type, mask=~some)
+    numbers = None if pa.types.is_decimal(values.type) else values.fill_null(0).to_numpy(zero_copy_only=False)
+    if numbers is not None and (pa.types.is_floating(values.type) or _cannot_overflow(numbers)):
+        return pa.array(np.add.reduceat(numbers[groups.order], groups.starts), values.type, mask=~some)
+    sums = np.add.reduceat(words_of(values)[groups.order], groups.starts, axis=0)
+    return numbers_of(sums, ~some, values.type, name)
 
 
 def _cannot_overflow(numbers: Any) -> bool:
     return max(int(numbers.max()), -int(numbers.min())) * len(numbers) < 2**63
-
-
-def _decimal_totals(values: Any, valid: Any, some: Any, groups: Groups, name: str) -> Any:
-    words = np.frombuffer(values.buffers()[1], "<u4").reshape(-1, 4)[values.offset : values.offset + len(values)]
-    sums = _exact_sums(np.where(valid[:, None], words, 0), groups, name, values.type)
-    unset = pa.array(np.zeros(len(groups)), mask=~some).buffers()[0]
-    result = pa.Array.from_buffers(values.type, len(groups), [unset, pa.py_buffer(sums.tobytes())])
-    try:
-        result.validate(full=True)
-    except pa.ArrowInvalid:
-        raise _overflow(name, values.type) from None
-    return result
-
-
-def _exact_sums(words: Any, groups: Groups, name: str, kind: pa.DataType) -> Any:
-    """Add numbers of several 32-bit words each, the last one signed, in 64 bits a word: nothing is lost on the way."""
-    wide = words.astype(np.int64)
-    wide[:, -1] = words[:, -1].astype(np.int32)
-    sums = np.add.reduceat(wide[groups.order], groups.starts, axis=0)
-    for word in range(sums.shape[1] - 1):
-        sums[:, word + 1] += sums[:, word] >> 32
-    if np.any(sums[:, -1] != sums[:, -1].astype(np.int32)):
-        raise _overflow(name, kind)
-    return np.ascontiguousarray(sums.astype("<u4"))
-
-
-def _overflow(name: str, kind: pa.DataType) -> EngineError:
-    return EngineError(
-        f"{name} of a window is too large for {kind}",
-        next_step="cast its column to DOUBLE, or to a decimal with fewer digits behind the point, before the window",
-    )
 
 
 def orderable(values: Any) -> Indices:

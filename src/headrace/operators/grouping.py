@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Groups", "Indices", "array_of", "grouped", "in_time_order", "lists_of", "matches", "spread"]
+__all__ = ["Groups", "Indices", "array_of", "comparable", "grouped", "in_time_order", "lists_of", "matches", "spread"]
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 
@@ -53,7 +53,7 @@ def grouped(columns: Sequence[Any], rows: int) -> Groups:
         return Groups(np.empty(0, np.int64), np.empty(0, np.int64))
     if not columns:
         return Groups(np.arange(rows), np.zeros(1, np.int64))
-    frame = pl.DataFrame({str(number): _comparable(column) for number, column in enumerate(columns)})
+    frame = pl.DataFrame({str(number): comparable(column) for number, column in enumerate(columns)})
     found = frame.with_row_index("row").group_by(frame.columns, maintain_order=True).agg("row").get_column("row")
     lengths = found.list.len().to_numpy()
     starts = np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)])
@@ -92,7 +92,8 @@ def in_time_order(groups: Indices, times: Indices) -> Indices:
     return np.lexsort((times, groups))
 
 
-def _comparable(column: Any) -> pl.Series:
+def comparable(column: Any) -> pl.Series:
+    """A column as polars compares it: for each type, what is equal in Spark is equal there."""
     return pl.Series(values=pl.from_arrow(_with_sorted_maps(array_of(column))))
 
 

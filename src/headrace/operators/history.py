@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.operators.chunks import Chunks
-from headrace.operators.keys import Ints
+from headrace.operators.grouping import Indices
 
 __all__ = ["History"]
 
@@ -47,7 +47,7 @@ class History:
         """How many rows of the slice were there before this step."""
         return self._known.get(number, 0)
 
-    def append(self, rows: pa.Table, times: Ints) -> None:
+    def append(self, rows: pa.Table, times: Indices) -> None:
         for number, piece in _split(rows, times // self.width):
             place = self._extents[self._lead][number]
             start = place[-1][1] if place else 0
@@ -93,7 +93,7 @@ def _name(part: str, number: int, start: int, end: int) -> str:
     return f"{part}/{number}/{start}/{end}"
 
 
-def _split(rows: pa.Table, numbers: Ints) -> Iterator[tuple[int, pa.Table]]:
+def _split(rows: pa.Table, numbers: Indices) -> Iterator[tuple[int, pa.Table]]:
     if not len(numbers):
         return
     if numbers.min() == numbers.max():

@@ -8,18 +8,20 @@ rows alone, bit for bit. Whole numbers and decimals are exact as differences of 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.operators.decimals import decimal_mean, from_limbs, limbs_of
-from headrace.operators.keys import Ints, Mask, frame_of, numbered
+from headrace.operators.aggregates import Mean, Sum, orderable, result_type
+from headrace.operators.exact import numbers_of, words_of
+from headrace.operators.grouping import Indices, array_of, lists_of, spread
+from headrace.operators.keys import Mask, numbered
 from headrace.topology import Aggregate, AggregateKind
 
-__all__ = ["Line", "Ranges", "extremes", "result_type", "sums"]
+__all__ = ["Line", "Ranges", "extremes", "sums"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -28,13 +30,13 @@ Floats = npt.NDArray[np.float64]
 class Line:
     """Rows in the order of key, time and arrival, at places on one line where the spans of two keys never touch."""
 
-    order: Ints
-    places: Ints
-    since: Ints
+    order: Indices
+    places: Indices
+    since: Indices
     """Where the span of each row begins."""
 
     @classmethod
-    def of(cls, keys: Ints, times: Ints, size: int) -> "Line":
+    def of(cls, keys: Indices, times: Indices, size: int) -> "Line":
         """The rows whose key is not negative, and the spans (time - size, time] that end at them."""
         rows = np.flatnonzero(keys >= 0)
         keys, times = keys[rows], times[rows]
@@ -50,7 +52,7 @@ class Line:
         order = np.argsort(places, kind="stable")
         return cls(rows[order], places[order], since[order])
 
-    def spans(self, events: Ints) -> "Ranges":
+    def spans(self, events: Indices) -> "Ranges":
         """The rows in the spans that end at these events, which are in order."""
         lo = np.searchsorted(self.places, self.since[events], side="left")
         return Ranges(self.order, lo, np.searchsorted(self.places, self.places[events], side="right"))
@@ -60,23 +62,22 @@ class Line:
 class Ranges:
     """Ranges over the rows of a table: row i of the order is row `order[i]` of the table."""
 
-    order: Ints
-    lo: Ints
-    hi: Ints
+    order: Indices
+    lo: Indices
+    hi: Indices
 
-    def aggregate(self, table: pa.Table, aggregate: Aggregate) -> pa.Array:
-        """One value a range, of the aggregate's own type."""
+    def aggregate(self, table: pa.Table, name: str, aggregate: Aggregate) -> Any:
+        """One value a range, of the aggregate's own type; the name is for errors."""
         if aggregate.column is None:
             return pa.array(self.hi - self.lo)
-        column = _joined(table[aggregate.column])
-        kind = result_type(aggregate.kind, column.type)
+        column = array_of(table.column(aggregate.column))
         match aggregate.kind:
             case AggregateKind.COUNT:
                 return pa.array(self._count(_valid(column)))
             case AggregateKind.SUM:
-                return self._sum(column, kind)
+                return self._sum(column, name, result_type(aggregate.kind, column.type))
             case AggregateKind.MEAN:
-                return self._mean(column, kind)
+                return self._mean(column, name, result_type(aggregate.kind, column.type))
             case AggregateKind.MIN | AggregateKind.MAX:
                 return self._extreme(column, aggregate.kind is AggregateKind.MAX)
             case AggregateKind.FIRST:
@@ -86,13 +87,15 @@ class Ranges:
             case AggregateKind.COUNT_DISTINCT:
                 return pa.array(self._distinct(column))
             case AggregateKind.COLLECT:
-                return self._collect(column)
+                values = self.only(_valid(column)[self.order])
+                lengths = values.hi - values.lo
+                return lists_of(column.take(pa.array(values.order[spread(values.lo, lengths)])), lengths)
 
     def where(self, wanted: Mask) -> "Ranges":
         """Some of the ranges."""
         return Ranges(self.order, self.lo[wanted], self.hi[wanted])
 
-    def among(self, kept: Mask) -> Ints:
+    def among(self, kept: Mask) -> Indices:
         """How many rows of each range are kept."""
         return _difference(_running(kept), self.lo, self.hi)
 
@@ -101,30 +104,28 @@ class Ranges:
         before = _running(kept)
         return Ranges(self.order[kept], before[self.lo], before[self.hi])
 
-    def _count(self, valid: Mask) -> Ints:
+    def _count(self, valid: Mask) -> Indices:
         return self.among(valid[self.order])
 
-    def _sum(self, column: pa.Array, kind: pa.DataType) -> pa.Array:
-        valid = _valid(column)
-        empty = self._count(valid) == 0
-        if pa.types.is_decimal(kind):
-            limbs = [_difference(_running(limb[self.order]), self.lo, self.hi) for limb in limbs_of(column)]
-            return from_limbs(limbs, empty, kind)
-        if pa.types.is_floating(kind):
-            values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-            return pa.array(sums(values[self.order], self.lo, self.hi), mask=empty)
-        whole = column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        return pa.array(_difference(_running(whole[self.order]), self.lo, self.hi), mask=empty)
+    def _sum(self, column: Any, name: str, kind: pa.DataType) -> Any:
+        empty = self._count(_valid(column)) == 0
+        if not pa.types.is_decimal(kind):
+            values = column.cast(kind).fill_null(0).to_numpy(zero_copy_only=False)
+            if pa.types.is_floating(kind):
+                return pa.array(sums(values[self.order], self.lo, self.hi), mask=empty)
+            longest = int((self.hi - self.lo).max(initial=0))
+            if max(int(values.max(initial=0)), -int(values.min(initial=0))) * longest < 2**63:
+                return pa.array(_difference(_running(values[self.order]), self.lo, self.hi), mask=empty)
+        words = words_of(column.cast(kind) if pa.types.is_integer(kind) else column)
+        return numbers_of(_difference(_running(words[self.order]), self.lo, self.hi), empty, kind, name)
 
-    def _mean(self, column: pa.Array, kind: pa.DataType) -> pa.Array:
-        counts = self._count(_valid(column))
-        if pa.types.is_decimal(kind):
-            total = self._sum(column, result_type(AggregateKind.SUM, column.type))
-            return decimal_mean(total, pa.array(counts), kind)
-        total = self._sum(column.cast(pa.float64()), kind)
-        return pc.divide(total, pa.array(counts).cast(pa.float64()))
+    def _mean(self, column: Any, name: str, kind: pa.DataType) -> Any:
+        added = column if pa.types.is_decimal(kind) else column.cast(pa.float64())
+        total = Sum(name, result_type(AggregateKind.SUM, added.type))
+        figures = [self._sum(added, name, total.type), pa.array(self._count(_valid(column)))]
+        return Mean(total, kind).finish(figures)
 
-    def _extreme(self, column: pa.Array, largest: bool) -> pa.Array:
+    def _extreme(self, column: Any, largest: bool) -> Any:
         valid = _valid(column)
         empty = self._count(valid) == 0
         ranks, restored = _ranked(column)
@@ -133,7 +134,7 @@ class Ranges:
         found = extremes(ranks[self.order], self.lo, self.hi, largest)
         return pc.if_else(pa.array(empty), pa.scalar(None, column.type), restored(np.where(empty, 0, found)))
 
-    def _distinct(self, column: pa.Array) -> Ints:
+    def _distinct(self, column: Any) -> Indices:
         """A value counts where it is the first of its like in a range, so for a row of ranges: no range is walked."""
         values = self.only(_valid(column)[self.order])
         rows = values.order
@@ -153,16 +154,8 @@ class Ranges:
         steps = np.bincount(begins[counted], minlength=size) - np.bincount(ends[counted], minlength=size)
         return np.cumsum(steps)[:-1].astype(np.int64)
 
-    def _collect(self, column: pa.Array) -> pa.Array:
-        values = self.only(_valid(column)[self.order])
-        lengths = values.hi - values.lo
-        ends = np.cumsum(lengths)
-        places = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths - values.lo, lengths)
-        offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
-        return pa.ListArray.from_arrays(offsets, column.take(pa.array(values.order[places])))
 
-
-def sums(values: Floats, lo: Ints, hi: Ints) -> Floats:
+def sums(values: Floats, lo: Indices, hi: Indices) -> Floats:
     """The sum of each range, from pieces of 1, 2, 4, ... rows: about one pass for each doubling of the longest."""
     total, place, left = np.zeros(len(lo)), lo.copy(), hi - lo
     pieces, size = values, 1
@@ -177,7 +170,7 @@ def sums(values: Floats, lo: Ints, hi: Ints) -> Floats:
     return total
 
 
-def extremes(values: Ints, lo: Ints, hi: Ints, largest: bool) -> Ints:
+def extremes(values: Indices, lo: Indices, hi: Indices, largest: bool) -> Indices:
     """The smallest or largest of each range, from two pieces that cover it; an empty range gives 0."""
     better = np.maximum if largest else np.minimum
     found, length = np.zeros(len(lo), np.int64), hi - lo
@@ -191,63 +184,31 @@ def extremes(values: Ints, lo: Ints, hi: Ints, largest: bool) -> Ints:
     return found
 
 
-def _ranked(column: pa.Array) -> tuple[Ints, Callable[[Ints], pa.Array]]:
-    """Numbers in the order of the values as Spark sorts them, and the way back."""
-    kind = column.type
+def _ranked(column: Any) -> tuple[Indices, Callable[[Indices], Any]]:
+    """Whole numbers in the order of the values as Spark sorts them, and the way back."""
+    kind, ranks = column.type, orderable(column)
     if pa.types.is_floating(kind):
-        values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
-        bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
-        return _turned(bits), lambda ranks: pa.array(_turned(ranks).view(np.float64)).cast(kind)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return (
-            column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False),
-            lambda ranks: pa.array(ranks).cast(kind),
-        )
-    ranks = frame_of(pa.table([column], ["value"]), ["value"]).to_series().rank("dense").fill_null(0)
-    numbers = ranks.cast(pl.Int64).to_numpy()
-    rows = np.zeros(int(numbers.max(initial=0)) + 1, np.int64)
-    rows[numbers] = np.arange(len(numbers))
-    return numbers, lambda found: column.take(pa.array(rows[found]))
+        # The bits of a double become a whole number and that becomes the bits again by the same turn.
+        turn = np.int64(2**63 - 1)
+        return ranks, lambda found: pa.array((found ^ ((found >> 63) & turn)).view(np.float64)).cast(kind)
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+        return ranks, lambda found: pa.array(found).cast(kind)
+    rows = np.empty(len(ranks), np.int64)
+    rows[ranks] = np.arange(len(ranks))
+    return ranks, lambda found: column.take(pa.array(rows[found]))
 
 
-def _turned(bits: Ints) -> Ints:
-    """The bits of floating-point numbers as whole numbers of the same order, and back: it is its own inverse."""
-    return bits ^ ((bits >> 63) & np.int64(2**63 - 1))
-
-
-def _valid(column: pa.Array) -> Mask:
+def _valid(column: Any) -> Mask:
     valid: Mask = column.is_valid().to_numpy(zero_copy_only=False)
     return valid
 
 
-def _joined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _running(values: Ints | Mask) -> Ints:
+def _running(values: Indices | Mask) -> Indices:
     """What comes before each place: one longer than the values, from 0."""
-    running = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, dtype=np.int64, out=running[1:])
+    running = np.zeros((len(values) + 1, *values.shape[1:]), np.int64)
+    np.cumsum(values, axis=0, dtype=np.int64, out=running[1:])
     return running
 
 
-def _difference(running: Ints, lo: Ints, hi: Ints) -> Ints:
+def _difference(running: Indices, lo: Indices, hi: Indices) -> Indices:
     return running[hi] - running[lo]
-
-
-def result_type(kind: AggregateKind, column: pa.DataType) -> pa.DataType:
-    match kind:
-        case AggregateKind.COUNT | AggregateKind.COUNT_DISTINCT:
-            return pa.int64()
-        case AggregateKind.SUM if pa.types.is_decimal(column):
-            return pa.decimal128(min(column.precision + 10, 38), column.scale)
-        case AggregateKind.MEAN if pa.types.is_decimal(column):
-            return pa.decimal128(min(column.precision + 4, 38), min(column.scale + 4, 38))
-        case AggregateKind.SUM:
-            return pa.int64() if pa.types.is_integer(column) else pa.float64()
-        case AggregateKind.MEAN:
-            return pa.float64()
-        case AggregateKind.COLLECT:
-            return pa.list_(column)
-        case _:
-            return column
