@@ -32,6 +32,7 @@ import pytest
 
 from headrace.engine.config import RunConfig
 from headrace.topology import load_app
+from tests.ending import down, end
 from tests.peers import broker_for_tests
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class Trial:
             # As if the broker had been at another port before: the usual one may be taken here.
             self.services.parent.mkdir()
             self.services.write_text(json.dumps({"broker": {"address": ANY_PORT}}))
+            stack.callback(down, self.folder, self.environment)
         elif any(not step.is_file for step in steps(page)):
             settings = {"group.initial.rebalance.delay.ms": "0"}
             server = stack.enter_context(broker_for_tests(folder / "broker", settings))
@@ -158,9 +160,7 @@ class Trial:
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0, f"{step.where} ended badly:\n{log.read_text()}"
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            end(process)
 
     def _text(self, step: Step) -> str:
         address = self.environment.get("HEADRACE_KAFKA")

@@ -141,7 +141,6 @@ def last(payments):
 """
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_spark_finds_what_is_wrong_inside_the_functions(good: Headrace) -> None:
     (good.folder / "wrong.py").write_text(PLAN)

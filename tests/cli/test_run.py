@@ -17,8 +17,8 @@ import pytest
 
 from headrace.cli.run import _stopping_after
 from tests.conftest import COMMAND, Headrace
+from tests.ending import down, end
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 PATIENCE = 300.0
 
 APP = """
@@ -89,9 +89,7 @@ class Terminal:
         return self.process.wait()
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
+        end(self.process)
         os.close(self._master)
 
     def _read(self) -> bool:
@@ -105,9 +103,10 @@ class Terminal:
 
 
 @pytest.fixture
-def folder(headrace_alone: Headrace) -> Path:
+def folder(headrace_alone: Headrace) -> Iterator[Path]:
     (headrace_alone.folder / "fraud.py").write_text(APP)
-    return headrace_alone.folder
+    yield headrace_alone.folder
+    down(headrace_alone.folder)
 
 
 def wait_until(condition: object) -> None:
@@ -117,6 +116,8 @@ def wait_until(condition: object) -> None:
         time.sleep(0.5)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_an_app_runs_stops_and_goes_on_where_it_was(folder: Path, headrace_alone: Headrace) -> None:
     terminal = Terminal(folder, "run", "fraud.py")
     try:
@@ -212,9 +213,7 @@ def logged(folder: Path, *words: str, **environment: str) -> Iterator[subprocess
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate(timeout=60)
+        end(process)
 
 
 def test_a_run_can_stop_by_itself() -> None:

@@ -2,21 +2,26 @@
 
 import subprocess
 import sys
+from signal import SIGINT
 
 import pytest
 
+from tests.ending import end
 from tests.examples.conftest import EXAMPLES
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 
 def run(name: str, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *words], capture_output=True, text=True, timeout=380, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout
+    command = [sys.executable, str(EXAMPLES / name), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        out, err = process.communicate(timeout=380)
+    finally:
+        end(process, SIGINT)
+    assert process.returncode == 0, out + err
+    assert err == ""
+    return out
 
 
 def test_the_demo_of_antifraud_accounts_for_every_payment() -> None:
