@@ -320,7 +320,9 @@ def totals(values: Any, groups: Groups, name: str) -> Any:
     some = np.logical_or.reduceat(valid[groups.order], groups.starts)
     numbers = None if pa.types.is_decimal(values.type) else values.fill_null(0).to_numpy(zero_copy_only=False)
     if numbers is not None and (pa.types.is_floating(values.type) or _cannot_overflow(numbers)):
-        return pa.array(np.add.reduceat(numbers[groups.order], groups.starts), values.type, mask=~some)
+        # What infinities of both signs add up to is not a number, and no reason to warn.
+        with np.errstate(invalid="ignore"):
+            return pa.array(np.add.reduceat(numbers[groups.order], groups.starts), values.type, mask=~some)
     sums = np.add.reduceat(words_of(values)[groups.order], groups.starts, axis=0)
     return numbers_of(sums, ~some, values.type, name)
 
