@@ -34,6 +34,7 @@ from headrace.errors import (
 if typing.TYPE_CHECKING:
     from headrace.app import App, Running
     from headrace.clients import Consumer, Producer, Receipt, Record
+    from headrace.engine.joins import join, merge
     from headrace.engine.windows import windowed
     from headrace.topology import (
         collect,
@@ -91,9 +92,11 @@ __all__ = [
     "first",
     "hopping",
     "ingestion_time",
+    "join",
     "last",
     "max",
     "mean",
+    "merge",
     "min",
     "processing_time",
     "sum",
@@ -108,6 +111,8 @@ _LAZY = {
     "Producer": "headrace.clients",
     "Receipt": "headrace.clients",
     "Record": "headrace.clients",
+    "join": "headrace.engine.joins",
+    "merge": "headrace.engine.joins",
     "windowed": "headrace.engine.windows",
     "collect": "headrace.topology",
     "corrected_time": "headrace.topology",

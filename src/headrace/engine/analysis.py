@@ -18,6 +18,7 @@ __all__ = [
     "runs_python",
     "shortened",
     "stateful_operators",
+    "stream_joins",
 ]
 
 APPEND, UPDATE = "append", "update"
@@ -64,6 +65,14 @@ def stateful_operators(frame: DataFrame) -> list[str]:
         if checker.isStatefulOperation(node)
         or (node.getClass().getSimpleName() in STATEFUL_TOO and any(c.isStreaming() for c in _items(node.children())))
     ]
+
+
+def stream_joins(frame: DataFrame) -> int:
+    """How many joins of two streams a plan has."""
+    return sum(
+        node.getClass().getSimpleName() == "Join" and all(child.isStreaming() for child in _items(node.children()))
+        for node in _walk(plan_of(frame))
+    )
 
 
 def places_of(frame: DataFrame, feed: Feed) -> int:

@@ -2,14 +2,18 @@
 
 They join the feed's rows below the watermark and leave them above it. Spark pushes filters below a watermark, ours
 and those of a node's function, where the markers would go unseen: what it never pushes a filter through is a place
-at which metrics are observed, so there is one in between. The value of a marker is a time.
+at which metrics are observed, so there is one in between.
+
+The value of a marker is a time; its key is the app and node it is meant for, or null where it is for all. Who writes
+them, and when, is in `heartbeats`; tests write their own.
 """
 
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from headrace.engine.heartbeats import markers_of
 from headrace.topology import Feed
 
 __all__ = ["marker_topic", "with_markers", "without_markers"]
@@ -18,16 +22,18 @@ MARKER = "_marker"
 
 
 def marker_topic(feed: Feed) -> str:
-    return f"{feed.topic_name}.markers"
+    return markers_of(feed.topic_name)
 
 
-def with_markers(spark: SparkSession, rows: DataFrame, time: str, options: Mapping[str, str]) -> DataFrame:
-    """Rows and markers together; `options` are those to read the markers' topic with."""
+def with_markers(rows: DataFrame, time: str, reader: str, options: Mapping[str, str]) -> DataFrame:
+    """Rows and the markers for a reader together; `options` are those to read the markers' topic with."""
     moment = F.col("value").cast("string").cast("timestamp")
     columns = [
         (moment if field.name == time else F.lit(None).cast(field.dataType)).alias(field.name) for field in rows.schema
     ]
-    markers = spark.readStream.format("kafka").options(**options).load().select(*columns, F.lit(True).alias(MARKER))
+    read = rows.sparkSession.readStream.format("kafka").options(**options).load()
+    meant = F.col("key").isNull() | (F.col("key").cast("string") == reader)
+    markers = read.filter(meant).select(*columns, F.lit(True).alias(MARKER))
     return rows.withColumn(MARKER, F.lit(False)).unionByName(markers)
 
 

@@ -22,11 +22,14 @@ from headrace.engine.analysis import (
     runs_python,
     shortened,
     stateful_operators,
+    stream_joins,
 )
 from headrace.engine.config import RunConfig
 from headrace.engine.encoding import ORDER, changelog, records
+from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.ingestion import timestamp_types
-from headrace.engine.marks import is_window_time
+from headrace.engine.joins import JoinUse, uses_of_joins
+from headrace.engine.marks import is_window_time, output_time
 from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
 from headrace.engine.session import LOCAL, is_local
@@ -38,14 +41,17 @@ from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
     Channel,
     ColumnTime,
+    Duration,
     Emit,
     Feed,
+    Files,
     Format,
     FunctionNode,
     IngestionTime,
     Latency,
     Node,
     QueryNode,
+    Rate,
     Schema,
     Source,
     Step,
@@ -115,6 +121,10 @@ class PlannedQuery:
     feeds: tuple[Feed, ...]
     rejects: tuple[RejectedFeed, ...]
     fingerprint: Mapping[str, Any]
+    marked: tuple[MarkedTopic, ...] = ()
+    """The topics that are read together with their markers."""
+    held: Duration | None = None
+    """How far behind its watermark its rows may be; None where that is not known."""
 
     @property
     def output_schema(self) -> Schema:
@@ -178,15 +188,14 @@ class _Planner:
         config = replace(self.config, max_records_per_batch=None) if real_time else self.config
         rejected = self.topology.rejects_written_by(node)
         readings = {feed: self._reading(feed) for feed in feeds}
-        frames: dict[Feed, DataFrame | Table] = {}
-        beside: list[DataFrame] = []
-        for feed, reading in readings.items():
-            rejects_to = f"{feed.topic_name}.rejected" if real_time and feed in rejected else None
-            frames[feed], rejects = read(self.spark, reading, config, node.name, rejects_to)
-            if rejects is not None:
-                beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
-        with uses_of_windows() as windows:
-            returned = self._call(node, frames, {})
+        if not real_time:
+            readings |= {feed: self._beating(reading) for feed, reading in readings.items()}
+        returned, beside, windows, joins = self._called(node, readings, config, real_time)
+        idle = next((join.idle for join in joins if join.idle is not None), None)
+        if idle is not None and not real_time:
+            # Now that it is known that it merges: whichever of its sources is silent must not hold back the others.
+            readings = {feed: replace(reading, markers=_may_be_marked(reading)) for feed, reading in readings.items()}
+            returned, beside, windows, joins = self._called(node, readings, config, real_time)
         outputs = {channel: read_output(node, rows) for channel, rows in outputs_of(node, returned).items()}
         if isinstance(node, Stream):
             written = []
@@ -218,19 +227,64 @@ class _Planner:
             output_mode=mode,
             feeds=feeds,
             rejects=() if real_time else tuple(self._rejected(readings[feed], frame) for feed in rejected),
-            fingerprint=self._fingerprint(node, frame, windows, mode),
+            fingerprint=self._fingerprint(node, frame, windows, joins, mode, readings),
+            marked=tuple(self._marked(reading, idle) for reading in readings.values() if reading.markers),
+            held=_held(node, outputs[""][0], joins) if "" in outputs else None,
+        )
+
+    def _called(
+        self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
+    ) -> tuple[Any, list[DataFrame], list[WindowUse], list[JoinUse]]:
+        """What a node's function gives for its feeds, the rejects that are written beside, and what it used."""
+        rejected = self.topology.rejects_written_by(node)
+        frames: dict[Feed, DataFrame | Table] = {}
+        beside: list[DataFrame] = []
+        for feed, reading in readings.items():
+            rejects_to = f"{feed.topic_name}.rejected" if real_time and feed in rejected else None
+            frames[feed], rejects = read(self.spark, reading, config, node.name, rejects_to)
+            if rejects is not None:
+                beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
+        with uses_of_windows() as windows, uses_of_joins() as joins:
+            returned = self._call(node, frames, {})
+        return returned, beside, windows, joins
+
+    def _beating(self, reading: Reading) -> Reading:
+        beats = self.topology.beats(reading.feed) and not reading.shape.is_table
+        return replace(reading, markers=_may_be_marked(reading) and (self.config.markers or beats))
+
+    def _marked(self, reading: Reading, idle: Duration | None) -> MarkedTopic:
+        upstream = node_of(reading.feed)
+        return MarkedTopic(
+            topic=reading.feed.topic_name,
+            lateness=reading.lateness,
+            heartbeat=upstream.heartbeat if isinstance(upstream, Topic) else None,
+            idle=idle,
+            writer=upstream.name if isinstance(upstream, Stream) else None,
         )
 
     def _rejected(self, reading: Reading, frame: DataFrame) -> RejectedFeed:
         metric = reading.metric if places_of(frame, reading.feed) == 1 else None
         return RejectedFeed(reading.feed, f"{reading.feed.topic_name}.rejected", metric, reading, self.config)
 
-    def _fingerprint(self, node: QueryNode, frame: DataFrame, windows: list[WindowUse], mode: str) -> dict[str, Any]:
+    def _fingerprint(
+        self,
+        node: QueryNode,
+        frame: DataFrame,
+        windows: list[WindowUse],
+        joins: list[JoinUse],
+        mode: str,
+        readings: Mapping[Feed, Reading],
+    ) -> dict[str, Any]:
         described = self.topology.describe(node)
+        # Spark keeps the offsets of its sources by their number.
+        described["sources"] |= {
+            f"markers of topic {feed.topic_name}": {} for feed, reading in readings.items() if reading.markers
+        }
         operators = stateful_operators(frame)
         if operators:
             described |= {
                 "windows": [window.describe() for window in windows],
+                "joins": [join.described for join in joins],
                 "operators": operators,
                 "output_mode": mode,
                 "partitions": self.config.state_partitions,
@@ -251,8 +305,6 @@ class _Planner:
             return Reading(feed, self._written[feed], lateness)
         shape = Shape(node.schema, key=node.key, time=node.event_time, ahead=node.ahead)
         if isinstance(node, Topic):
-            if node.heartbeat is not None:
-                raise InputError(f"the heartbeat of {node} is not served yet", next_step="leave heartbeat= out")
             shape = Shape(
                 node.schema, node.format, node.key, node.event_time, node.ahead, node.record_columns, is_table(node)
             )
@@ -280,6 +332,19 @@ class _Planner:
         if error is not None and (found := _users_line(error)) is not None:
             file, line = found
         self.problems.append(Problem(f"{node.kind} {node.name!r}: {message}", file, line, next_step))
+
+
+def _may_be_marked(reading: Reading) -> bool:
+    return reading.shape.time is not None and not isinstance(reading.feed, Rate | Files)
+
+
+def _held(node: QueryNode, rows: DataFrame, joins: list[JoinUse]) -> Duration | None:
+    """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
+    ours = sum("join" in join.described for join in joins)
+    own_time = isinstance(node, Stream) and node.event_time in (None, output_time(rows))
+    if is_table(node) or not own_time or stream_joins(rows) != ours:
+        return None
+    return Duration(sum(join.held.microseconds for join in joins))
 
 
 def _channels(channel: Channel) -> tuple[str, ...]:

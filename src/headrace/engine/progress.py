@@ -14,10 +14,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.engine.checkpoints import topic_offsets
 from headrace.engine.config import Offsets
+from headrace.operators.hosting import METRIC
 
 __all__ = ["NodeProgress", "NodeState", "Tracker"]
 
 RATE_OVER = 10.0
+OPERATOR = "transformWithStateInPySparkExec"
+"""Spark's name for what Headrace's operators run in: a row of state there is a chunk of ours."""
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
@@ -46,9 +49,11 @@ class NodeProgress:
     """Records it has not read yet, up to the high watermark; None while nobody could be asked."""
     watermark: datetime | None
     late: int
-    """What came too late and was dropped. Spark counts groups of rows where it aggregates before it looks."""
+    """What came too late, dropped or not. Where Spark's own window drops it, Spark counts groups of rows."""
     rejected: int
     state_rows: int
+    state_bytes: int
+    """Of Spark's own operators the memory, of Headrace's what is kept; of buckets that a batch has touched."""
     batch_seconds: float | None
     errors: int
     last_error: str | None
@@ -68,8 +73,11 @@ class Tracker:
         self._rates: deque[tuple[float, int]] = deque()
         self._started = time.monotonic()
         self._batch: int | None = None
-        self._rows = self._late = self._rejected = self._state_rows = 0
+        self._rows = self._late = self._rejected = 0
+        self._state = (0, 0)
+        self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
         self._watermark: datetime | None = None
+        self._newest: datetime | None = None
         self._seconds: float | None = None
 
     def read(self, query: StreamingQuery) -> None:
@@ -94,6 +102,20 @@ class Tracker:
             self._ends = ends or None
 
     @property
+    def watermark(self) -> datetime | None:
+        return self._watermark
+
+    @property
+    def newest(self) -> datetime | None:
+        """The newest event time of all that was read since the app started."""
+        return self._newest
+
+    def position(self, topic: str) -> dict[int, int]:
+        """How far a topic was read, by partition."""
+        with self._lock:
+            return dict(self._positions.get(topic, {}))
+
+    @property
     def last_batch(self) -> int | None:
         return self._batch
 
@@ -110,7 +132,8 @@ class Tracker:
                 watermark=self._watermark,
                 late=self._late,
                 rejected=self._rejected,
-                state_rows=self._state_rows,
+                state_rows=self._state[0] + sum(rows for rows, _ in self._buckets.values()),
+                state_bytes=self._state[1] + sum(size for _, size in self._buckets.values()),
                 batch_seconds=self._seconds,
                 errors=errors,
                 last_error=last_error,
@@ -119,12 +142,26 @@ class Tracker:
     def _take(self, progress: Mapping[str, Any]) -> None:
         operators = progress.get("stateOperators", ())
         ends = [source["endOffset"] for source in progress["sources"] if isinstance(source.get("endOffset"), dict)]
-        for topic, partitions in topic_offsets(iter(ends)).items():
+        reached: dict[str, dict[int, int]] = {}
+        for end in ends:
+            for topic, partitions in topic_offsets(iter([end])).items():
+                # Where a topic is read in several places, what all of them have read.
+                known = reached.setdefault(topic, partitions)
+                known.update({index: min(offset, known.get(index, offset)) for index, offset in partitions.items()})
+        for topic, partitions in reached.items():
             self._positions.setdefault(topic, {}).update(partitions)
-        watermark = progress.get("eventTime", {}).get("watermark")
+        times = progress.get("eventTime", {})
+        watermark, newest = times.get("watermark"), times.get("max")
         if watermark is not None and watermark != NO_WATERMARK:
             self._watermark = datetime.fromisoformat(watermark)
-        self._state_rows = sum(operator["numRowsTotal"] for operator in operators)
+        if newest is not None:
+            moment = datetime.fromisoformat(newest)
+            self._newest = moment if self._newest is None else max(self._newest, moment)
+        native = [operator for operator in operators if operator["operatorName"] != OPERATOR]
+        self._state = (
+            sum(operator["numRowsTotal"] for operator in native),
+            sum(operator["memoryUsedBytes"] for operator in native),
+        )
         if "addBatch" not in progress["durationMs"]:
             return  # nothing was run: Spark tells every now and then that it is idle
         self._batch = int(progress["batchId"])
@@ -132,9 +169,12 @@ class Tracker:
         self._rows += progress["numInputRows"]
         self._rates.append((time.monotonic(), progress["numInputRows"]))
         self._late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
-        self._rejected += sum(
-            metrics["rejected"] for metrics in progress.get("observedMetrics", {}).values() if "rejected" in metrics
-        )
+        for name, metrics in progress.get("observedMetrics", {}).items():
+            self._rejected += metrics.get("rejected", 0)
+            if name.startswith(METRIC):
+                self._late += metrics["late"] or 0
+                for told in metrics["state"]:
+                    self._buckets[name, told["bucket"]] = (told["state_rows"], told["state_bytes"])
 
     def _rate(self) -> float:
         now = time.monotonic()

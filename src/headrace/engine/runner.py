@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from threading import Event, Thread, current_thread, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING
 from headrace.engine.checkpoints import Checkpoint, Checkpoints
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
+from headrace.engine.heartbeats import Heartbeats
 from headrace.engine.jars import Progress
 from headrace.engine.progress import NodeProgress
 from headrace.engine.session import LOCAL, start_session
-from headrace.engine.topics import ensure_inputs, ensure_outputs, read_topics, real_time_slots
+from headrace.engine.topics import ensure_inputs, ensure_markers, ensure_outputs, read_topics, real_time_slots
 from headrace.errors import CheckpointError, KafkaError, NodeFailed
 from headrace.topology import App, Latency, Schema, StateStore, Stream, Topology, View
 
@@ -61,7 +63,8 @@ class Runner:
         config = replace(self.config, starting_offsets=self.checkpoints.starting_offsets(names))
         try:
             planned = self._plan(config, jars)
-            ensure_outputs(self.topology, cluster, config)
+            ensure_outputs(self.topology, cluster, config, {query.node: query.late_topic for query in planned})
+            ensure_markers((marked.topic for query in planned for marked in query.marked), cluster, config)
             for query in planned:
                 checkpoint = self.checkpoints.of(query.node.name)
                 checkpoint.open(query.fingerprint)
@@ -163,7 +166,8 @@ class Runner:
         if isinstance(node, View):
             copies = {name: named(column) for name, column in ordered_by(node).items()}
             planned = replace(planned, frame=planned.frame.withColumns(copies) if copies else planned.frame)
-            sink = view_sink(node, planned.output_schema, bool(planned.rejects), config, cluster, checkpoint, prefix)
+            has_records = bool(planned.rejects) or planned.late_topic is not None
+            sink = view_sink(node, planned.output_schema, has_records, config, cluster, checkpoint, prefix)
         elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
             sink = topic_sink(node, config, cluster, checkpoint, prefix)
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
@@ -183,9 +187,15 @@ class Runner:
 
     def _watch(self) -> None:
         """Count what passes, and ask how far the topics reach, whether or not anybody looks."""
+        from headrace.engine.sinks.marking import MarkerWriter
+
         topics = {topic for run in self._runs for topic in run.tracker.topics}
+        # In tests, time moves when it is told to, and not otherwise.
+        heartbeats = Heartbeats([] if self.config.markers else self._runs)
+        markers = MarkerWriter(self.config, self.topology.app_name)
         while not self._ended.is_set():
             began = time.monotonic()
+            now, watermarks = datetime.now(UTC), heartbeats.watermarks()
             try:
                 ends = self._cluster.ends(topics) if self._cluster is not None else {}
             except KafkaError:
@@ -196,7 +206,9 @@ class Runner:
                     run.progress()
                 except Exception:
                     pass  # Spark has gone, or is going: the run itself notices
+            markers.write(heartbeats, heartbeats.beat(now, watermarks, ends))
             self._ended.wait(max(0.05, PROGRESS_EVERY - (time.monotonic() - began)))
+        markers.close()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

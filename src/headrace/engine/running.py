@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from threading import Event, Lock, Thread
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -13,12 +14,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.engine.checkpoints import Checkpoint
 from headrace.engine.cluster import is_passing
 from headrace.engine.config import RunConfig
+from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.plan import PlannedQuery
 from headrace.engine.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.topics import Sink, records_of
 from headrace.errors import EngineError, Error, NodeFailed, PostgresAway, ViewChanged
-from headrace.topology import Schema
+from headrace.topology import Duration, Schema
 
 __all__ = ["NodeRun", "cause_of", "prepare_session"]
 
@@ -74,6 +76,29 @@ class NodeRun:
     def start(self) -> None:
         self._start_query()
         self._thread.start()
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def marked(self) -> tuple[MarkedTopic, ...]:
+        return self._planned.marked
+
+    @property
+    def held(self) -> Duration | None:
+        return self._planned.held
+
+    @property
+    def watermark(self) -> datetime | None:
+        return self.tracker.watermark
+
+    @property
+    def newest(self) -> datetime | None:
+        return self.tracker.newest
+
+    def position(self, topic: str) -> dict[int, int]:
+        return self.tracker.position(topic)
 
     @property
     def output_schemas(self) -> Mapping[str, Schema]:

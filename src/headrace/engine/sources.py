@@ -16,7 +16,7 @@ from headrace.engine.markers import marker_topic, with_markers, without_markers
 from headrace.engine.marks import marked_key
 from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
 from headrace.engine.tables import Table
-from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema
+from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema, node_of
 
 __all__ = ["REASON_HEADER", "REJECTS_SCHEMA", "Reading", "read", "read_rejects"]
 
@@ -42,6 +42,8 @@ class Reading:
     feed: Feed
     shape: Shape
     lateness: Duration
+    markers: bool = False
+    """Whether markers move its time on as well."""
 
     @property
     def metric(self) -> str:
@@ -78,21 +80,25 @@ def read(
     usable = observed.filter(~F.col(REJECTED)).select(*rows(shape))
     marked = usable.select(*(marked_key(name, shape.key) for name in usable.columns))
     if shape.is_table:
-        watermarked = None if shape.time is None else partial(_watermarked, reading=reading, config=config)
-        return Table(str(feed), marked, shape.key, watermarked), rejects
-    return _watermarked(marked, reading, config), rejects
+        watermarked = partial(_watermarked, reading=reading, config=config, query=query)
+        return Table(str(feed), marked, shape.key, None if shape.time is None else watermarked), rejects
+    return _watermarked(marked, reading, config, query), rejects
 
 
-def _watermarked(rows: DataFrame, reading: Reading, config: RunConfig) -> DataFrame:
+def _watermarked(rows: DataFrame, reading: Reading, config: RunConfig, query: str) -> DataFrame:
     """Rows whose event time, if they have one, moves the watermark."""
     time = None if reading.shape.time is None else reading.shape.time.column
     if time is None or time not in rows.columns:
         return rows
-    if not config.markers:
+    if not reading.markers:
         return rows.withWatermark(time, str(reading.lateness))
-    options = _topic_options(reading, config)
-    options |= {"subscribe": marker_topic(reading.feed), "startingOffsets": "earliest"}
-    marked = with_markers(rows.sparkSession, rows, time, options).withWatermark(time, str(reading.lateness))
+    options = _topic_options(reading, config) | {
+        "subscribe": marker_topic(reading.feed),
+        "startingOffsets": "earliest",
+        "failOnDataLoss": "false",  # old ones are deleted, and nobody misses them
+    }
+    reader = f"{node_of(reading.feed).app_name}.{query}"
+    marked = with_markers(rows, time, reader, options).withWatermark(time, str(reading.lateness))
     return without_markers(marked, reading.feed)
 
 

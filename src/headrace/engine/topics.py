@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
+from headrace.engine.heartbeats import markers_of
 from headrace.errors import KafkaError, TopicNotFound, Unreachable
 from headrace.topology import (
     Files,
@@ -25,6 +26,7 @@ SEEN_WITHIN = 30.0
 BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 # The last row of a key must never go: by compaction where there is a compactor, else by keeping all of them.
 COMPACTED = {"cleanup.policy": "compact"}
+MARKERS = {"cleanup.policy": "delete", "retention.ms": "3600000", "segment.bytes": str(1 << 20)}
 KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
 
 
@@ -58,7 +60,7 @@ def ensure_outputs(topology: Topology, cluster: Cluster, config: RunConfig) -> N
     made = [topic for topic in sizes if topic not in known]
     tables = {query.topic_name for query in topology.queries if isinstance(query, TableNode)}
     for topic in made:
-        _create(cluster, topic, sizes[topic], config.topic_settings, topic in tables)
+        cluster.create(topic, 1, {**MARKERS, **replication, "partitions": "1"})
     _wait_for(cluster, made)
 
 
@@ -66,6 +68,20 @@ def real_time_slots(topology: Topology, cluster: Cluster, config: RunConfig) -> 
     """How many tasks the real-time nodes run at all times: one for each partition of what they read and shuffle."""
     sizes = _sizes(topology, cluster.partitions())
     slots = 0
+    rejects = {
+        f"{feed.topic_name}.rejected" for query in topology.queries for feed in topology.rejects_written_by(query)
+    }
+    for topic in made:
+        wishes = [COMPACTED, KEPT] if topic in tables else [OF_ANY_SIZE, {}] if topic in rejects else [{}]
+        _create(cluster, topic, sizes[topic], config.topic_settings, wishes)
+    _wait_for(cluster, made)
+
+
+def ensure_markers(topics: Iterable[str], cluster: Cluster, config: RunConfig) -> None:
+    """The topics of the markers of these topics: small, and of no use to anybody after a while."""
+    known = cluster.partitions()
+    made = [name for name in map(markers_of, topics) if name not in known]
+    replication = {name: value for name, value in config.topic_settings.items() if name == "replication.factor"}
     for query in topology.queries:
         if isinstance(query, Stream) and query.latency is Latency.REAL_TIME:
             rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]  # read once more

@@ -17,6 +17,7 @@ from headrace.topology.nodes import (
     Stream,
     Topic,
     View,
+    is_table,
     node_of,
 )
 from headrace.topology.order import is_upstream, topological_order
@@ -76,6 +77,13 @@ class Topology:
         if isinstance(node, Stream) and node.lateness is not None:
             return node.lateness
         return max((self.lateness(node_of(feed)) for feed in self._inputs[node].values()), default=Duration(0))
+
+    def beats(self, feed: Feed) -> bool:
+        """Whether its time goes on without events: by a heartbeat, its own or that of a topic its rows come from."""
+        node = node_of(feed)
+        if isinstance(node, QueryNode):
+            return any(self.beats(upstream) for upstream in self.feeds(node) if not is_table(upstream))
+        return isinstance(node, Topic) and node.heartbeat is not None
 
     def describe(self, query: QueryNode) -> dict[str, Any]:
         """What a query's checkpoint depends on among the declarations, as plain values to compare."""
