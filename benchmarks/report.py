@@ -102,6 +102,11 @@ class Section:
         ratio = f"{ours.median / peer.median:.2f} x" if peer and peer.median else ""
         self.rows.append(Row(case, measure, ours.show(digits, unit), other, ratio, wanted, verdict))
 
+    def reach(self, case: str, measure: str, ours: Figures, least: float, *, unit: str = "") -> None:
+        """A row that holds a figure of its own against what it is to reach."""
+        verdict = "pass" if ours.median >= least else "**fail**"
+        self.rows.append(Row(case, measure, ours.show(0, unit), "", "", f"≥ {least:,g}{unit}", verdict))
+
     def markdown(self, command: str, facts: str) -> str:
         lines = [f"## {self.title}", "", f"`{command}`", ""]
         lines += [*self.notes, ""] if self.notes else []

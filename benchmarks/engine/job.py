@@ -180,7 +180,8 @@ def busy_seconds(query: StreamingQuery) -> float:
         return datetime.fromisoformat(str(report["timestamp"])).timestamp()
 
     last = with_rows[-1]
-    return began(last) + last["durationMs"]["triggerExecution"] / 1000 - began(with_rows[0])
+    took = float(last["durationMs"]["triggerExecution"]) / 1000
+    return began(last) + took - began(with_rows[0])
 
 
 Way = Callable[[int], float]

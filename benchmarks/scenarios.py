@@ -1,0 +1,44 @@
+"""What the benchmarks of Spark's part have in common: their options, one scenario after the other, their results."""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.engine.bench import Bench, Options, progress
+
+__all__ = ["main"]
+
+
+def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], report.Section]], rounds: int) -> None:
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
+    parser.add_argument("scenario", nargs="*", choices=[[], *scenarios], help="all of them unless named")
+    parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each way")
+    parser.add_argument("--events", type=int, default=2_000_000)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a measurement of latency")
+    parser.add_argument("--dir", type=Path, default=Path(".build/bench"), help="where the data goes: a real disk")
+    parser.add_argument("--dry", action="store_true", help="write no results")
+    chosen = parser.parse_args()
+    chosen.dir.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=chosen.dir.resolve()))
+    facts = report.machine_facts(folder)
+    try:
+        for name in chosen.scenario or scenarios:
+            progress(f"== {name}")
+            bench = Bench(Options(folder / name, chosen.rounds, chosen.events, chosen.seconds))
+            bench.options.folder.mkdir()
+            try:
+                section = scenarios[name](bench)
+            finally:
+                bench.close()
+            command = (
+                f"python -m {package} --rounds {chosen.rounds} --events {chosen.events} "
+                f"--seconds {chosen.seconds:g} {name}"
+            )
+            print(section.markdown(command, facts), flush=True)
+            if not chosen.dry:
+                report.write(section, command, facts)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
