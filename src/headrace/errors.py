@@ -78,9 +78,9 @@ class CheckpointError(EngineError):
 class NodeFailed(EngineError):
     """A node kept failing, so the app stopped."""
 
-    def __init__(self, node: str, batch: int | None, cause: str) -> None:
+    def __init__(self, node: str, batch: int | None, cause: str, *, next_step: str | None = None) -> None:
         where = "before its first batch" if batch is None else f"in batch {batch}"
-        super().__init__(f"node {node!r} keeps failing {where}: {cause}")
+        super().__init__(f"node {node!r} keeps failing {where}: {cause}", next_step=next_step)
         self.node = node
         self.batch = batch
         self.cause = cause

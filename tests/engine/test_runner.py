@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.engine import running
+from headrace.engine.causes import cause_of
 from headrace.engine.checkpoints import Checkpoints
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
@@ -439,8 +440,8 @@ def test_real_time(spark: SparkSession, config: RunConfig, prefix: str) -> None:
 
 def test_causes_are_said_in_a_line() -> None:
     python = 'Job aborted\nTraceback (most recent call last):\n  File "a.py", line 1\nValueError: bad card\n\nmore'
-    assert running.cause_of(RuntimeError(python)) == "ValueError: bad card"
+    assert cause_of(RuntimeError(python)) == "ValueError: bad card"
     java = "Job aborted\nCaused by: a.B: first\n\tat x\nCaused by: c.D: second\n\tat y"
-    assert running.cause_of(RuntimeError(java)) == "c.D: second"
-    assert running.cause_of(RuntimeError("plain")) == "RuntimeError: plain"
-    assert running.cause_of(hr.Unreachable("away", next_step="wait")) == "away; wait"
+    assert cause_of(RuntimeError(java)) == "c.D: second"
+    assert cause_of(RuntimeError("plain")) == "RuntimeError: plain"
+    assert cause_of(hr.Unreachable("away", next_step="wait")) == "away; wait"

@@ -41,7 +41,10 @@ class SinkNote:
 
 @dataclass(frozen=True, slots=True)
 class SourceOffsets:
-    """What a batch covers of one source, in Spark's JSON. `start` is None where the first batch begins anywhere."""
+    """What a batch covers of one source, in Spark's JSON. `start` is None where the first batch begins anywhere.
+
+    Of a source that counts by one number, as `rate` does, both are empty.
+    """
 
     start: Mapping[str, Any] | None
     end: Mapping[str, Any]
@@ -99,8 +102,8 @@ class Checkpoint:
                 "whether it fits the code",
                 next_step=f"put the file back, or start over with --reset {self.node}",
             )
+        self._check_not_damaged()
         if not (self.spark / "metadata").exists():
-            self._check_not_damaged()
             # The id is chosen before Spark starts, so that the sink's ledger can be asked about it first.
             _write(self.spark / "metadata", {"id": str(uuid.uuid4())})
         _write(self.folder / "fingerprint.json", _plain(fingerprint))
@@ -119,13 +122,15 @@ class Checkpoint:
         if batch > 0:
             before = self._offset_lines(batch - 1)
         found = []
+        offsets = self.spark / "offsets"
         for index, line in enumerate(self._offset_lines(batch)):
             if line == NO_OFFSET:
                 continue
             log = self.spark / "sources" / str(index)
             earlier = before[index] if index < len(before) else NO_OFFSET
-            start = json.loads(earlier) if earlier != NO_OFFSET else _initial_offsets(log)
-            found.append(SourceOffsets(start, _object(line), log))
+            known = earlier != NO_OFFSET
+            start = self._parsed(offsets / str(batch - 1), earlier) if known else self._initial_offsets(log)
+            found.append(SourceOffsets(start, self._parsed(offsets / str(batch), line), log))
         return found
 
     def positions(self) -> dict[str, dict[int, int]]:
@@ -137,12 +142,26 @@ class Checkpoint:
 
     def _offset_lines(self, batch: int) -> list[str]:
         path = self.spark / "offsets" / str(batch)
-        try:
-            version, _, *lines = path.read_text().splitlines()
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"the offsets of batch {batch} cannot be read from {path}: {error}") from error
+        version, _, *lines = self._lines(path, at_least=2)
         if version != "v1":
             raise CheckpointError(f"{path} is written in a way this version of Headrace does not know: {version}")
+        return lines
+
+    def _initial_offsets(self, log: Path) -> dict[str, Any] | None:
+        """Where Spark's Kafka source found the topic to begin: it notes so before its first batch."""
+        path = log / "0"
+        if not path.is_file():
+            return None
+        version, _, body = path.read_bytes().lstrip(b"\0").decode(errors="replace").partition("\n")
+        return self._parsed(path, body) if version == "v1" and body.startswith("{") else None
+
+    def _lines(self, path: Path, at_least: int) -> list[str]:
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, ValueError) as error:
+            raise self._damaged(f"{path} cannot be read ({_reason(error)})") from error
+        if len(lines) < at_least:
+            raise self._damaged(f"{path} is cut short")
         return lines
 
     def _batches(self, log: str) -> Iterator[int]:
@@ -162,20 +181,36 @@ class Checkpoint:
             )
 
     def _check_not_damaged(self) -> None:
-        if self.last_batch() is not None or self.committed_batch() is not None:
-            raise CheckpointError(
-                f"the checkpoint of {self.node!r} at {self.folder} is damaged: spark/metadata is missing",
-                next_step=f"bring it back from a copy, or start over with --reset {self.node}",
-            )
+        """Of what Spark will read at its start: it says what is wrong with a file, but neither where nor what to do."""
+        last, committed = self.last_batch(), self.committed_batch()
+        if last is None and committed is None:
+            return
+        if not (self.spark / "metadata").exists():
+            raise self._damaged(f"{self.spark / 'metadata'} is missing")
+        if last is None or (committed is not None and committed > last):
+            raise self._damaged(f"batch {committed} was finished, and {self.spark / 'offsets'} does not have it")
+        self.sources(last)
+        if committed is not None:
+            path = self.spark / "commits" / str(committed)
+            self._parsed(path, self._lines(path, at_least=2)[1])
 
     def _json(self, path: Path) -> dict[str, Any]:
         try:
             return _object(path.read_text())
         except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"the checkpoint of {self.node!r} is damaged: {path} cannot be read ({error})",
-                next_step=f"bring it back from a copy, or start over with --reset {self.node}",
-            ) from error
+            raise self._damaged(f"{path} cannot be read ({_reason(error)})") from error
+
+    def _parsed(self, path: Path, text: str) -> dict[str, Any]:
+        try:
+            return {} if text.isdecimal() else _object(text)
+        except ValueError as error:
+            raise self._damaged(f"{path} cannot be read ({error})") from error
+
+    def _damaged(self, how: str) -> CheckpointError:
+        return CheckpointError(
+            f"the checkpoint of {self.node!r} is damaged: {how}",
+            next_step=f"bring it back from a copy, or start over with --reset {self.node}",
+        )
 
 
 class Checkpoints:
@@ -223,16 +258,8 @@ def _without_state(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": fingerprint.get("kind"), "sources": {name: {} for name in fingerprint.get("sources", ())}}
 
 
-def _initial_offsets(log: Path) -> dict[str, Any] | None:
-    """Where Spark's Kafka source found the topic to begin: it notes so before its first batch."""
-    path = log / "0"
-    if not path.is_file():
-        return None
-    text = path.read_bytes().lstrip(b"\0").decode()
-    version, _, body = text.partition("\n")
-    if version != "v1" or not body.startswith("{"):
-        return None
-    return _object(body)
+def _reason(error: Exception) -> str:
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -249,16 +276,21 @@ def _plain(value: Mapping[str, Any]) -> Any:
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     """Whole or not at all, and there after a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    with part.open("w") as file:
-        json.dump(value, file, indent=2, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w") as file:
+            json.dump(value, file, indent=2, sort_keys=True)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        part.rename(path)
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} cannot be written: {_reason(error)}", next_step="make room for it, or choose a folder with --home"
+        ) from error

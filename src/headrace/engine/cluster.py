@@ -51,7 +51,8 @@ def explained(error: ClientError, what: str) -> KafkaError:
     elif error.code() in (ClientError.UNKNOWN_TOPIC_OR_PART, ClientError._UNKNOWN_TOPIC):
         kind = TopicNotFound
     reason = (error.str() or error.name()).removeprefix("Broker: ").removeprefix("Local: ")
-    return kind(f"could not {what}: {reason}", code=error.name())
+    advice = "raise max.message.bytes of the topic" if error.code() == ClientError.MSG_SIZE_TOO_LARGE else None
+    return kind(f"could not {what}: {reason}", code=error.name(), next_step=advice)
 
 
 def is_passing(error: BaseException | None) -> bool:

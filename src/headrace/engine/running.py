@@ -1,6 +1,5 @@
 """One node while the app runs: its query, watched, and started again as long as there is hope."""
 
-import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,15 +10,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.engine.causes import advice_on, cause_of, is_away
 from headrace.engine.checkpoints import Checkpoint
-from headrace.engine.cluster import is_passing
 from headrace.engine.config import RunConfig
 from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.plan import PlannedQuery
 from headrace.engine.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.topics import Sink, records_of
-from headrace.errors import EngineError, Error, NodeFailed, PostgresAway, ViewChanged
+from headrace.errors import EngineError, NodeFailed, ViewChanged
 from headrace.topology import Duration, Schema
 
 __all__ = ["NodeRun", "cause_of", "prepare_session"]
@@ -31,10 +30,6 @@ BATCH_LIMIT = 300.0
 IDLE_LIMIT = 10.0
 # A session cannot be made anew under the queries of others, nor a checkpoint that does not fit.
 HOPELESS = (EngineError, ViewChanged)
-# What Java's client says when a cluster is away; Spark hands on no more than its words.
-AWAY = re.compile(r"kafka\.common\.errors\.(\w*Timeout|Disconnect|Network|NotLeader|Coordinator|Retriable)\w*Exception")
-PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:^[ \t].*\n|^\n)*^(\S.*)$", re.MULTILINE)
-CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 
 
 class Stopping(Exception):
@@ -243,7 +238,8 @@ class NodeRun:
         else:
             gives_up = isinstance(error, HOPELESS) or self._failures >= self._config.attempts
         if gives_up:
-            self.failure = NodeFailed(self.node.name, self.checkpoint.last_batch(), self._last_error)
+            cause, advice = advice_on(error, self.node.name, self.checkpoint.folder)
+            self.failure = NodeFailed(self.node.name, self.checkpoint.last_batch(), cause, next_step=advice)
             self.failure.__cause__ = error
             self._state = NodeState.FAILED
             return False
@@ -258,25 +254,6 @@ class NodeRun:
         except Exception as error:
             return error
         return None
-
-
-def is_away(error: BaseException) -> bool:
-    """Whether Kafka or PostgreSQL is away, so that to wait may help."""
-    return isinstance(error, PostgresAway) or is_passing(error) or AWAY.search(str(error)) is not None
-
-
-def cause_of(error: BaseException) -> str:
-    """What went wrong, in a line: an error of Python's inside Spark's, or the innermost of Java's."""
-    if isinstance(error, Error):
-        return str(error)
-    text = str(error).strip()
-    if found := PYTHON_ERROR.findall(text):
-        return str(found[-1]).strip()
-    if found := CAUSED_BY.findall(text):
-        return str(found[-1]).strip()
-    first = text.splitlines()[0] if text else ""
-    name = type(error).__name__
-    return first if isinstance(error, StreamingQueryException) else f"{name}: {first}" if first else name
 
 
 def prepare_session(spark: SparkSession) -> None:

@@ -28,6 +28,9 @@ BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 COMPACTED = {"cleanup.policy": "compact"}
 MARKERS = {"cleanup.policy": "delete", "retention.ms": "3600000", "segment.bytes": str(1 << 20)}
 KEPT = {"retention.ms": "-1", "retention.bytes": "-1"}
+# A record that its topic took is a little larger with the reason in its headers, and must not be refused for that.
+OF_ANY_SIZE = {"max.message.bytes": str(2**31 - 1)}
+REFUSALS = ("INVALID_CONFIG", "POLICY_VIOLATION")
 
 
 def read_topics(topology: Topology, query: QueryNode) -> list[str]:
@@ -49,25 +52,22 @@ def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> No
         )
     for node in missing:
         settings = BROKERS_TIME if isinstance(node.event_time, IngestionTime) else {}
-        _create(cluster, node.topic_name, None, {**settings, **config.topic_settings}, isinstance(node, TableTopic))
+        wishes = [COMPACTED, KEPT] if isinstance(node, TableTopic) else [{}]
+        _create(cluster, node.topic_name, None, {**settings, **config.topic_settings}, wishes)
     _wait_for(cluster, [node.topic_name for node in missing])
 
 
-def ensure_outputs(topology: Topology, cluster: Cluster, config: RunConfig) -> None:
-    """Topics that the app writes; one has as many partitions as the topic that its rows come from."""
+def ensure_outputs(
+    topology: Topology, cluster: Cluster, config: RunConfig, late: Mapping[QueryNode, str | None]
+) -> None:
+    """Topics that the app writes; one has as many partitions as the topic that its rows come from.
+
+    `late` are those of late rows, where a node diverts them.
+    """
     known = cluster.partitions()
-    sizes = _sizes(topology, known)
+    sizes = _sizes(topology, known, late)
     made = [topic for topic in sizes if topic not in known]
     tables = {query.topic_name for query in topology.queries if isinstance(query, TableNode)}
-    for topic in made:
-        cluster.create(topic, 1, {**MARKERS, **replication, "partitions": "1"})
-    _wait_for(cluster, made)
-
-
-def real_time_slots(topology: Topology, cluster: Cluster, config: RunConfig) -> int:
-    """How many tasks the real-time nodes run at all times: one for each partition of what they read and shuffle."""
-    sizes = _sizes(topology, cluster.partitions())
-    slots = 0
     rejects = {
         f"{feed.topic_name}.rejected" for query in topology.queries for feed in topology.rejects_written_by(query)
     }
@@ -82,6 +82,15 @@ def ensure_markers(topics: Iterable[str], cluster: Cluster, config: RunConfig) -
     known = cluster.partitions()
     made = [name for name in map(markers_of, topics) if name not in known]
     replication = {name: value for name, value in config.topic_settings.items() if name == "replication.factor"}
+    for topic in made:
+        cluster.create(topic, 1, {**MARKERS, **replication, "partitions": "1"})
+    _wait_for(cluster, made)
+
+
+def real_time_slots(topology: Topology, cluster: Cluster, config: RunConfig) -> int:
+    """How many tasks the real-time nodes run at all times: one for each partition of what they read and shuffle."""
+    sizes = _sizes(topology, cluster.partitions(), {})
+    slots = 0
     for query in topology.queries:
         if isinstance(query, Stream) and query.latency is Latency.REAL_TIME:
             rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]  # read once more
@@ -90,11 +99,14 @@ def ensure_markers(topics: Iterable[str], cluster: Cluster, config: RunConfig) -
     return slots
 
 
-def _sizes(topology: Topology, known: Mapping[str, int]) -> dict[str, int | None]:
+def _sizes(topology: Topology, known: Mapping[str, int], late: Mapping[QueryNode, str | None]) -> dict[str, int | None]:
     """The partitions of all topics, those too that the app will make; None is the cluster's default."""
     sizes: dict[str, int | None] = dict(known)
     for query in topology.queries:
-        for topic, source in written_topics(topology, query).items():
+        written = written_topics(topology, query)
+        if (topic_of_late := late.get(query)) is not None:
+            written[topic_of_late] = next(iter(read_topics(topology, query)), None)
+        for topic, source in written.items():
             sizes.setdefault(topic, None if source is None else sizes.get(source))
     return sizes
 
@@ -107,16 +119,19 @@ def written_topics(topology: Topology, query: QueryNode) -> dict[str, str | None
     return {output.topic_name: first for output in outputs} | {f"{topic}.rejected": topic for topic in rejected}
 
 
-def _create(cluster: Cluster, topic: str, partitions: int | None, settings: Mapping[str, str], is_table: bool) -> None:
-    if not is_table:
-        cluster.create(topic, partitions, settings)
-        return
-    try:
-        cluster.create(topic, partitions, {**COMPACTED, **settings})
-    except KafkaError as error:
-        if error.code != "INVALID_CONFIG":
-            raise
-        cluster.create(topic, partitions, {**KEPT, **settings})
+def _create(
+    cluster: Cluster, topic: str, partitions: int | None, settings: Mapping[str, str], wishes: list[dict[str, str]]
+) -> None:
+    """With the first of the wishes that the cluster grants."""
+    *before, last = wishes
+    for wish in before:
+        try:
+            cluster.create(topic, partitions, {**wish, **settings})
+            return
+        except KafkaError as error:
+            if error.code not in REFUSALS:
+                raise
+    cluster.create(topic, partitions, {**last, **settings})
 
 
 def _wait_for(cluster: Cluster, topics: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ SETTINGS: dict[str, Any] = {
     "partitioner": "murmur2_random",  # Java's: a key is in the partition where every other client puts it
     "enable.idempotence": True,
     "linger.ms": 5,
+    "message.max.bytes": 1_000_000_000,  # how large a record may be is for its topic to say
     "queue.buffering.max.messages": 200_000,
     "queue.buffering.max.kbytes": 64 << 10,
     "delivery.report.only.error": True,  # a report for each record would cost as much as to send it
