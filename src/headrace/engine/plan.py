@@ -125,6 +125,8 @@ class PlannedQuery:
     """The topics that are read together with their markers."""
     held: Duration | None = None
     """How far behind its watermark its rows may be; None where that is not known."""
+    late_topic: str | None = None
+    """Where its late rows go; None where they are dropped."""
 
     @property
     def output_schema(self) -> Schema:
