@@ -14,7 +14,10 @@ import pyarrow as pa
 from headrace.operators.chunks import Chunks
 from headrace.operators.grouping import Indices
 
-__all__ = ["History"]
+__all__ = ["END", "History"]
+
+END = 2**62
+"""A time after all others, in microseconds."""
 
 
 class History:

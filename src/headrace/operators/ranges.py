@@ -138,8 +138,7 @@ class Ranges:
         """A value counts where it is the first of its like in a range, so for a row of ranges: no range is walked."""
         values = self.only(_valid(column)[self.order])
         rows = values.order
-        table = pa.table([column], ["value"]).take(pa.array(rows))
-        codes = numbered(table, ["value"], np.ones(len(rows), np.bool_))
+        codes = numbered([column.take(pa.array(rows))], np.ones(len(rows), np.bool_))
         by_code = np.argsort(codes, kind="stable")
         previous = np.full(len(rows), -1, np.int64)
         again = codes[by_code[1:]] == codes[by_code[:-1]]

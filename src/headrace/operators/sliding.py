@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.operators.chunks import Chunks
 from headrace.operators.grouping import Indices
-from headrace.operators.history import History
+from headrace.operators.history import END, History
 from headrace.operators.keys import Mask, numbered
 from headrace.operators.operator import RESULTS, Output, Step
 from headrace.operators.ranges import Line, Ranges
@@ -30,7 +30,6 @@ from headrace.topology import Emit
 __all__ = ["SlidingWindows"]
 
 SEEN, REST, REVISED = "seen", "rest", "revised"
-END = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +68,7 @@ class SlidingWindows(Windowing):
         else:
             answered = ~seen.new & (seen.times < step.fired)
             asked = ~answered & (seen.times < step.watermark)
-        line = Line.of(numbered(seen.table, self.by, asked), seen.times, self.size_us)
+        line = Line.of(numbered([seen.table.column(name) for name in self.by], asked), seen.times, self.size_us)
         asked, answered, new = asked[line.order], answered[line.order], seen.new[line.order]
         events = np.flatnonzero(asked | answered if self.revises and len(arrived) else asked)
         spans = line.spans(events)

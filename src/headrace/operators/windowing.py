@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headrace.operators.aggregates import Aggregates
 from headrace.operators.grouping import Indices, array_of, matches
+from headrace.operators.keys import times_of
 from headrace.operators.operator import LATE, RESULTS, Output
 from headrace.topology import Aggregate, Emit, Late
 
@@ -83,9 +84,7 @@ class Windowing:
 
     def times_of(self, rows: pa.Table) -> tuple[Indices, Any]:
         """The rows' times, and which rows have one: a row without is in no window, so it is late."""
-        times = pc.cast(array_of(rows.column(self.time)), pa.timestamp("us", rows.schema.field(self.time).type.tz))
-        known = times.is_valid().to_numpy(zero_copy_only=False)
-        return times.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), known
+        return times_of(rows.column(self.time))
 
     def keys_of(self, rows: pa.Table) -> dict[str, Any]:
         return {key: array_of(rows.column(name)) for key, name in zip(self.keys, self.by, strict=True)}

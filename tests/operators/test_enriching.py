@@ -1,0 +1,171 @@
+"""Events beside what was valid at their time, against a walk over all that was ever written."""
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.operators.chunks import MemoryChunks
+from headrace.operators.enriching import DELETES_KEPT_US, Enrich
+from headrace.operators.operator import BEGINNING, RESULTS, Run
+from tests.operators.reference import Row, canonical, identity, micros, moment
+from tests.operators.rows import FEW_OR_MANY
+
+TIME = pa.timestamp("us", "UTC")
+STREAM = pa.schema([("id", pa.int64()), ("card", pa.string()), ("zone", pa.float64()), ("at", TIME)])
+TABLE = pa.schema(
+    [
+        ("number", pa.string()),
+        ("zone", pa.float64()),
+        ("owner", pa.struct([("name", pa.string()), ("tags", pa.map_(pa.string(), pa.int32()))])),
+        ("limit", pa.decimal128(12, 2)),
+        ("_time", TIME),
+        ("_order", pa.int64()),
+        ("_deleted", pa.bool_()),
+    ]
+)
+ADDED = ["owner", "limit"]
+
+KEYS = st.tuples(st.sampled_from(["hot", "hot", "a", "", None]), st.sampled_from([1.0, 0.0, -0.0, float("nan")]))
+EVENTS = st.lists(st.tuples(KEYS, st.integers(-30, 60)), max_size=10)
+CHANGES = st.lists(st.tuples(KEYS, st.integers(-30, 60), st.booleans()), max_size=8)
+STEPS = st.lists(st.tuples(CHANGES, EVENTS, st.integers(-30, 70)), max_size=8)
+
+AsOf = Literal["event", "now"]
+How = Literal["inner", "left"]
+
+
+def enrich(as_of: AsOf = "event", how: How = "left", wait: int = 0) -> Enrich:
+    on = (("card", "number"), ("zone", "zone"))
+    return Enrich(on=on, time="at", stream=STREAM, table=TABLE, as_of=as_of, how=how, wait_us=wait)
+
+
+def version(key: tuple[Any, Any], time: int, order: int, deleted: bool = False) -> Row:
+    value = {"name": f"n{order}", "tags": [("order", order)]}
+    shown: Row = {"owner": None if deleted else value, "limit": None}
+    return {"number": key[0], "zone": key[1], **shown, "_time": moment(time), "_order": order, "_deleted": deleted}
+
+
+def event(number: int, key: tuple[Any, Any], time: int) -> Row:
+    return {"id": number, "card": key[0], "zone": key[1], "at": moment(time)}
+
+
+@dataclass
+class AllVersions:
+    operator: Enrich
+    fired: int = BEGINNING
+    versions: list[Row] = field(default_factory=list)
+    waiting: list[Row] = field(default_factory=list)
+
+    def step(self, changes: list[Row], events: list[Row], watermark: int) -> tuple[list[Row], int]:
+        self.versions += changes
+        wait, oldest = self.operator.wait_us, self.fired - self.operator.wait_us
+        late = [one for one in events if micros(one["at"]) < oldest]
+        self.waiting += events
+        due = [one for one in self.waiting if not wait or micros(one["at"]) + wait < watermark or one in late]
+        self.waiting = [one for one in self.waiting if one not in due]
+        answers = [self.answer(one, oldest) for one in due]
+        self.fired = watermark
+        return [one for one in answers if one], len(late) if self.operator.as_of == "event" else 0
+
+    def answer(self, one: Row, oldest: int) -> Row | None:
+        as_of = max(micros(one["at"]), oldest)
+        mine = [
+            version
+            for version in self.versions
+            if one["card"] is not None
+            and identity([version["number"], version["zone"]]) == identity([one["card"], one["zone"]])
+            and (self.operator.as_of == "now" or micros(version["_time"]) <= as_of)
+        ]
+        timed = self.operator.as_of == "event"
+        last = max(mine, key=lambda row: (row["_time"] if timed else 0, row["_order"]), default=None)
+        if last is None or last["_deleted"]:
+            return None if self.operator.how == "inner" else {**one, **dict.fromkeys(ADDED)}
+        return {**one, **{name: last[name] for name in ADDED}}
+
+    def wake(self) -> int | None:
+        return min((micros(one["at"]) + self.operator.wait_us + 1 for one in self.waiting), default=None)
+
+
+@pytest.mark.parametrize("examples", FEW_OR_MANY)
+@pytest.mark.parametrize("wait", [0, 9])
+@pytest.mark.parametrize("how", ["inner", "left"])
+@pytest.mark.parametrize("as_of", ["event", "now"])
+def test_events_see_what_was_valid(as_of: AsOf, how: How, wait: int, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(STEPS)
+    def holds(steps: list[tuple[list[Any], list[Any], int]]) -> None:
+        operator = pickle.loads(pickle.dumps(enrich(as_of, how, wait)))
+        run, reference = Run(operator, MemoryChunks()), AllVersions(operator)
+        order = number = 0
+        for changed, happened, watermark in [*steps, ([], [], 10**6)]:
+            changes = [version(*one[:2], order + place, one[2]) for place, one in enumerate(changed)]
+            events = [event(number + place, *one) for place, one in enumerate(happened)]
+            order, number = order + len(changes), number + len(events)
+            expected, late = reference.step(changes, events, max(watermark, run.fired))
+            output = run.step(
+                watermark, table=pa.Table.from_pylist(changes, TABLE), stream=pa.Table.from_pylist(events, STREAM)
+            )
+            got = output.tables.get(RESULTS, operator.outputs[RESULTS].empty_table())
+            assert got.schema == operator.outputs[RESULTS]
+            assert canonical(got.to_pylist()) == canonical(expected)
+            assert output.late == late
+            assert output.wake == reference.wake()
+        assert not [name for name in run.chunks.names() if name.startswith("waiting")]
+
+    holds()
+
+
+def table(*rows: Row) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), TABLE)
+
+
+def stream(*rows: Row) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), STREAM)
+
+
+def names(output: Any) -> list[str | None]:
+    return [row["owner"] and row["owner"]["name"] for row in output.tables[RESULTS].to_pylist()]
+
+
+def test_versions_that_no_event_can_see_are_forgotten() -> None:
+    run = Run(enrich(), MemoryChunks())
+    key = ("a", 1.0)
+    for time in range(200):
+        run.step(time - 5, table=table(version(key, time, time)))
+    kept = sum(len(run.chunks.read(name) or ()) for name in run.chunks.names())
+    assert kept < 30
+    assert names(run.step(195, stream=stream(event(1, key, 197), event(2, key, 10)))) == ["n197", "n194"]
+
+
+@pytest.mark.parametrize("as_of", ["event", "now"])
+def test_deletes_are_forgotten_in_the_end(as_of: AsOf) -> None:
+    run = Run(enrich(as_of), MemoryChunks())
+    run.step(0, table=table(*(version((str(number), 1.0), 0, number) for number in range(50))))
+    run.step(0, table=table(*(version((str(number), 1.0), 1, 50 + number, deleted=True) for number in range(50))))
+    run.step(DELETES_KEPT_US + 10)
+    run.step(DELETES_KEPT_US + 10, table=table(*(version(("a", 1.0), 2, 100 + number) for number in range(60))))
+    kept = [run.chunks.read(name) for name in run.chunks.names()]
+    assert sum(len(rows) for rows in kept if rows is not None) == 1
+
+
+def test_a_small_change_does_not_rewrite_a_large_table() -> None:
+    run = Run(enrich(), MemoryChunks())
+    run.step(0, table=table(*(version((str(number), 1.0), 0, number) for number in range(1000))))
+    assert isinstance(run.chunks, MemoryChunks)
+    before = dict(run.chunks.blobs)
+    run.step(0, table=table(version(("5", 1.0), 0, 1000)))
+    assert before.items() <= run.chunks.blobs.items()
+    assert names(run.step(0, stream=stream(event(1, ("5", 1.0), 0), event(2, ("6", 1.0), 0)))) == ["n1000", "n6"]
+
+
+def test_an_event_without_a_time_is_late_and_sees_what_is_valid_at_the_watermark() -> None:
+    run = Run(enrich(), MemoryChunks())
+    run.step(10, table=table(version(("a", 1.0), 5, 0), version(("a", 1.0), 11, 1)))
+    output = run.step(10, stream=stream(event(1, ("a", 1.0), 0) | {"at": None}))
+    assert names(output) == ["n0"]
+    assert output.late == 1
