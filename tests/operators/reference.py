@@ -226,6 +226,82 @@ class SlicedWindows:
         return out
 
 
+@dataclass(eq=False)
+class Burst:
+    """The rows of a gap session, each with its number of arrival; `told` is the start under which it came out."""
+
+    rows: list[tuple[int, Row]]
+    told: list[int] = field(default_factory=list)
+
+
+class GapSessions:
+    """Sessions that are merged two at a time until none overlap."""
+
+    def __init__(self, policy: Policy, gap: int) -> None:
+        self.policy, self.gap = policy, gap
+        self.sessions: list[Burst] = []
+        self.telling = Telling(policy)
+        self.fired = BEGINNING
+        self.arrived = 0
+
+    def span(self, burst: Burst) -> tuple[int, int]:
+        times = [self.policy.at(row) for _, row in burst.rows]
+        return min(times), max(times) + self.gap
+
+    def key(self, burst: Burst) -> Any:
+        return self.policy.key(burst.rows[0][1])
+
+    def step(self, rows: Sequence[Row], watermark: int) -> Stepped:
+        policy, out = self.policy, Stepped()
+        fresh = []
+        for row in rows:
+            self.arrived += 1
+            if row[policy.time] is None:
+                out.late.append(row)
+            else:
+                fresh.append(Burst([(self.arrived, row)]))
+        touched = self.merged(fresh)
+        for burst in touched:
+            start, end = self.span(burst)
+            if end + policy.until <= self.fired:
+                self.sessions.remove(burst)
+                out.late += [row for _, row in burst.rows]
+                continue
+            for old in burst.told:
+                if old != start:
+                    out.results.append(self.telling.delete(self.key(burst), old))
+            burst.told = [old for old in burst.told if old == start]
+        for burst in self.sessions:
+            start, end = self.span(burst)
+            again = burst in touched and (policy.emit is Emit.CHANGES or end <= watermark)
+            if again or (policy.emit is Emit.FINAL and self.fired < end <= watermark):
+                in_order = [row for _, row in sorted(burst.rows, key=lambda pair: pair[0])]
+                out.results.append(self.telling.tell(start, end, in_order))
+                burst.told = [start]
+        for burst in [burst for burst in self.sessions if self.span(burst)[1] + policy.until <= watermark]:
+            # From here on nothing is known of it: a row that would have joined it begins another one.
+            self.sessions.remove(burst)
+            self.telling.known.pop((self.key(burst), self.span(burst)[0]), None)
+        self.fired = watermark
+        return out
+
+    def merged(self, fresh: list[Burst]) -> list[Burst]:
+        """Add the new ones, and give those that have changed."""
+        changed: list[Burst] = []
+        for burst in fresh:
+            start, end = self.span(burst)
+            near = [
+                other
+                for other in self.sessions
+                if self.key(other) == self.key(burst) and self.span(other)[0] < end and start < self.span(other)[1]
+            ]
+            whole = Burst(burst.rows + [one for other in near for one in other.rows])
+            whole.told = [start for other in near for start in other.told]
+            self.sessions = [other for other in self.sessions if other not in near] + [whole]
+            changed = [other for other in changed if other not in near] + [whole]
+        return changed
+
+
 def canonical(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
     """Rows in no order, so that two lots of them can be compared."""
     return sorted((identity(dict(row)) for row in rows), key=repr)

@@ -65,7 +65,7 @@ NUMBERS = ("whole", "small", "float", "single", "price", "wide")
 WITHOUT_ORDER = ("map", "deep")
 
 
-FEW_OR_MANY = [40, pytest.param(500, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+FEW_OR_MANY = [20, pytest.param(500, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
 """How many random examples a property is tried with, in short tests and in long ones."""
 
 
