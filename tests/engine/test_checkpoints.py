@@ -149,7 +149,7 @@ def test_notes_are_kept(checkpoints: Checkpoints) -> None:
         (lambda folder: (folder / "spark" / "metadata").unlink(), "spark/metadata is missing"),
         (lambda folder: (folder / "sink.json").write_text("[]"), "damaged"),
         (lambda folder: (folder / "spark" / "offsets" / "0").write_text("v9\n{}\n{}"), "does not know: v9"),
-        (lambda folder: (folder / "spark" / "offsets" / "0").write_text(""), "cannot be read"),
+        (lambda folder: (folder / "spark" / "offsets" / "0").write_text(""), "is cut short"),
     ],
 )
 def test_damage_is_told_and_nothing_is_made_over_it(checkpoints: Checkpoints, damage: Any, said: str) -> None:
@@ -158,3 +158,10 @@ def test_damage_is_told_and_nothing_is_made_over_it(checkpoints: Checkpoints, da
     damage(checkpoint.folder)
     with pytest.raises(headrace.CheckpointError, match=said):
         _ = opened(checkpoints).note, checkpoint.positions()
+
+
+def test_a_source_that_counts_by_a_number_has_no_topics(checkpoints: Checkpoints) -> None:
+    checkpoint = opened(checkpoints)
+    for batch in range(2):
+        write_batch(checkpoint, batch, str(batch + 5))
+    assert opened(checkpoints).positions() == {}
