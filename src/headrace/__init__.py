@@ -34,6 +34,7 @@ from headrace.errors import (
 if typing.TYPE_CHECKING:
     from headrace.app import App, Running
     from headrace.clients import Consumer, Producer, Receipt, Record
+    from headrace.engine.enriching import enrich
     from headrace.engine.joins import join, merge
     from headrace.engine.windows import windowed
     from headrace.topology import (
@@ -91,6 +92,7 @@ __all__ = [
     "count_distinct",
     "first",
     "hopping",
+    "enrich",
     "ingestion_time",
     "join",
     "last",
@@ -115,6 +117,7 @@ _LAZY = {
     "merge": "headrace.engine.joins",
     "windowed": "headrace.engine.windows",
     "collect": "headrace.topology",
+    "enrich": "headrace.engine.enriching",
     "corrected_time": "headrace.topology",
     "count": "headrace.topology",
     "count_distinct": "headrace.topology",

@@ -6,13 +6,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.engine.encoding import named
-from headrace.engine.marks import event_times_of, marked_time
+from headrace.engine.marks import event_times_of, is_windowed, marked_time
 from headrace.engine.parsing import interval
 from headrace.engine.tables import Table
 from headrace.errors import InputError
@@ -27,6 +27,7 @@ JOINED_AT = "joined_at"
 """When a joined row was known: the later of both times, or the end of the wait where there was no partner."""
 RIGHT = "_right_"
 NOT_AT_ALL = Duration(0)
+C = TypeVar("C", bound=Choice)
 OnLike: TypeAlias = str | Sequence[str] | Mapping[str, str]
 
 
@@ -46,6 +47,8 @@ class JoinUse:
     described: Mapping[str, Any]
     held: Duration = NOT_AT_ALL
     """How far behind the watermark its rows come out."""
+    explained: str = ""
+    """Who computes it, in words."""
     idle: Duration | None = None
     """After how much silence one of the node's sources no longer holds the watermark of the others."""
 
@@ -84,7 +87,7 @@ def join(
     left, right or full, events without a partner come out too, once the time for one is over, with nulls. What
     comes out has the columns of both and `joined_at`, the time at which it was known.
     """
-    _check_streams("join()", left=left, right=right)
+    check_streams("join()", left=left, right=right)
     pairs = columns_on("join()", on, ("left", left.columns), ("right", right.columns))
     check_types("join()", pairs, left, right)
     kind = chosen("join()", "how", How, how)
@@ -99,7 +102,8 @@ def join(
     check_clash("join()", [*left.columns, JOINED_AT], kept, "right.withColumnRenamed({0!r}, 'right_{0}')")
     if JOINED_AT in left.columns:
         raise InputError(f"join(): {JOINED_AT!r} is what its rows have themselves", next_step="rename the column")
-    note(JoinUse({"join": kind.value, "on": dict(pairs), "within": str(span)}))
+    described = {"join": kind.value, "on": dict(pairs), "within": str(span)}
+    note(JoinUse(described, explained=f"{kind} join within {span}: Spark's own join"))
 
     other = right.select(*(named(name).alias(RIGHT + name) for name in right.columns))
     earlier, later = named(left_time), named(RIGHT + right_time)
@@ -127,7 +131,7 @@ def merge(*streams: DataFrame, idle: DurationLike = "1 minute") -> DataFrame:
     if len(streams) < 2:
         raise InputError("merge() takes two streams or more", next_step="name them: hr.merge(orders, returns)")
     numbered = {f"stream {number}": stream for number, stream in enumerate(streams, start=1)}
-    _check_streams("merge()", **numbered)
+    check_streams("merge()", **numbered)
     first = streams[0]
     for place, stream in list(numbered.items())[1:]:
         ours, theirs = ({field.name: field.dataType.simpleString() for field in one.schema} for one in (first, stream))
@@ -194,6 +198,10 @@ def check_clash(call: str, left: Sequence[str], right: Sequence[str], renamed: s
 
 def event_time(call: str, stream: DataFrame) -> str:
     times = event_times_of(stream)
+    if not times and is_windowed(stream):
+        raise InputError(
+            f"{call} finds no watermark among the rows, which keep state already", next_step="put this in the next node"
+        )
     if not times:
         raise InputError(
             f"{call} finds no event time among the rows",
@@ -213,14 +221,14 @@ def duration(call: str, option: str, value: DurationLike) -> Duration:
         raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
 
 
-def chosen(call: str, option: str, choices: type[How], value: str) -> How:
+def chosen(call: str, option: str, choices: type[C], value: str) -> C:
     try:
         return choices.of(value)
     except InputError as error:
         raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
 
 
-def _check_streams(call: str, **streams: Any) -> None:
+def check_streams(call: str, **streams: Any) -> None:
     for name, stream in streams.items():
         if isinstance(stream, Table):
             raise InputError(

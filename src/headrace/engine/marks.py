@@ -3,15 +3,27 @@
 from pyspark.sql import Column, DataFrame
 
 from headrace.engine.encoding import named
+from headrace.topology import Duration
 
-__all__ = ["event_times_of", "is_window_time", "key_of", "marked_key", "marked_time", "output_time"]
+__all__ = [
+    "event_times_of",
+    "is_window_time",
+    "is_windowed",
+    "key_of",
+    "lateness_of",
+    "marked_event_time",
+    "marked_key",
+    "marked_time",
+    "output_time",
+]
 
 WATERMARK = "spark.watermarkDelayMs"
 """Spark's own mark of a column that has a watermark."""
 KEY = "headrace.key"
 """Place in the key, and how many columns the key has: of a feed's key."""
 TIME = "headrace.time"
-"""The event time of rows that have no watermark any more: a window's end."""
+"""The event time of rows that have no watermark any more: a window's end, or that of each event."""
+EACH = "each"
 
 
 def marked_key(name: str, key: tuple[str, ...]) -> Column:
@@ -21,6 +33,11 @@ def marked_key(name: str, key: tuple[str, ...]) -> Column:
 
 def marked_time(value: Column, name: str) -> Column:
     return value.alias(name, metadata={TIME: True})
+
+
+def marked_event_time(value: Column, name: str) -> Column:
+    """The event time of rows that an operator gave one by one, and not by windows."""
+    return value.alias(name, metadata={TIME: EACH})
 
 
 def key_of(frame: DataFrame) -> tuple[str, ...] | None:
@@ -50,4 +67,14 @@ def output_time(frame: DataFrame) -> str | None:
 
 def is_window_time(frame: DataFrame, name: str | None) -> bool:
     """Whether a column is the end of a window, so that all rows of a window have the same."""
-    return name is not None and TIME in frame.schema[name].metadata
+    return name is not None and frame.schema[name].metadata.get(TIME) is True
+
+
+def is_windowed(frame: DataFrame) -> bool:
+    """Whether the rows are those of a window, or of another operator."""
+    return any(TIME in field.metadata for field in frame.schema)
+
+
+def lateness_of(frame: DataFrame, time: str) -> Duration:
+    """How far the watermark of a column stays behind."""
+    return Duration(1000 * int(frame.schema[time].metadata[WATERMARK]))

@@ -93,6 +93,9 @@ class Table:
     def __getitem__(self, name: Any) -> NoReturn:
         _refuse(f"{self._name!r} is a table, and has no columns to take", "name columns as text", self._name)
 
+    def __str__(self) -> str:
+        return self._name
+
     def __repr__(self) -> str:
         return f"Table({self._name!r}, key={', '.join(self._key)})"
 

@@ -6,6 +6,7 @@ from typing import Any
 from headrace.topology.choices import Guarantee, Latency
 from headrace.topology.duration import Duration
 from headrace.topology.nodes import (
+    LATE,
     REJECTED,
     Channel,
     Feed,
@@ -81,6 +82,8 @@ class Topology:
     def beats(self, feed: Feed) -> bool:
         """Whether its time goes on without events: by a heartbeat, its own or that of a topic its rows come from."""
         node = node_of(feed)
+        if isinstance(feed, Channel) and feed.name in (LATE, REJECTED):
+            return False  # what is late is older than any time that is told
         if isinstance(node, QueryNode):
             return any(self.beats(upstream) for upstream in self.feeds(node) if not is_table(upstream))
         return isinstance(node, Topic) and node.heartbeat is not None

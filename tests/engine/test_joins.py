@@ -1,0 +1,224 @@
+"""Joins of streams, merging them, and looking events up in tables, on the harness; and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import headrace as hr
+from headrace.engine.config import RunConfig
+from headrace.testing import Harness
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.engine.tables import Table
+
+pytestmark = pytest.mark.timeout(300)
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SEARCHES = "id STRING, query STRING, searched TIMESTAMP"
+CLICKS = "search STRING, link INT, clicked TIMESTAMP"
+MakeHarness = Callable[..., Harness]
+
+
+def at(minutes: float) -> datetime:
+    return NOON + timedelta(minutes=minutes)
+
+
+def search_app(name: str) -> tuple[hr.App, Any, Any]:
+    app = hr.App(name)
+    searches = app.topic("searches", SEARCHES, key="id", event_time="searched", lateness="1 minute")
+    clicks = app.topic("clicks", CLICKS, key="search", event_time="clicked", lateness="1 minute")
+    return app, searches, clicks
+
+
+def test_searches_and_clicks_in_every_way(headrace_harness: MakeHarness) -> None:
+    app, searches, clicks = search_app("search")
+
+    def joining(how: str) -> Callable[..., Any]:
+        def joined(searches: DataFrame, clicks: DataFrame) -> DataFrame:
+            return hr.join(searches, clicks, on={"id": "search"}, within="10 minutes", how=how)
+
+        joined.__name__ = how
+        return joined
+
+    nodes = {how: app.stream(key="id")(joining(how)) for how in ("inner", "left", "right", "full")}
+
+    @app.stream(key="id")
+    def hourly(left: DataFrame) -> Any:
+        return hr.windowed(left, hr.tumbling("1 hour")).agg(n=hr.count("link"))
+
+    harness = headrace_harness(app)
+    harness.send(
+        searches,
+        [{"id": id, "query": "q", "searched": at(minute)} for id, minute in zip("abc", (0, 1, 2), strict=True)],
+    )
+    harness.send(clicks, {"search": "a", "link": 1, "clicked": at(3)}, {"search": "a", "link": 2, "clicked": at(10)})
+    harness.send(clicks, {"search": "b", "link": 3, "clicked": at(11.5)}, {"search": "z", "link": 4, "clicked": at(5)})
+    harness.settle()
+    pairs = [("a", 1, at(0), at(3), at(3)), ("a", 2, at(0), at(10), at(10))]
+    assert rows_of(harness, "inner") == pairs
+    harness.advance(at(120))
+    unclicked = [("b", None, at(1), None, at(11)), ("c", None, at(2), None, at(12))]
+    unsearched = [("b", 3, None, at(11.5), at(21.5)), ("z", 4, None, at(5), at(15))]
+    assert rows_of(harness, "inner") == pairs
+    assert rows_of(harness, "left") == sorted([*pairs, *unclicked], key=str)
+    assert rows_of(harness, "right") == sorted([*pairs, *unsearched], key=str)
+    assert rows_of(harness, "full") == sorted([*pairs, *unclicked, *unsearched], key=str)
+    assert [(row["id"], row["n"]) for row in sorted(harness.rows(hourly), key=str)] == [("a", 2), ("b", 0), ("c", 0)]
+    assert set(nodes) == {"inner", "left", "right", "full"}
+
+
+def rows_of(harness: Harness, node: str) -> list[tuple[Any, ...]]:
+    names = ("id", "link", "searched", "clicked", "joined_at")
+    return sorted((tuple(row[name] for name in names) for row in harness.rows(node)), key=str)
+
+
+PAYMENTS = "id STRING, card STRING, at TIMESTAMP"
+
+
+def test_events_see_the_row_that_was_valid_at_their_time(headrace_harness: MakeHarness) -> None:
+    app = hr.App("lookup")
+    payments = app.topic("payments", PAYMENTS, key="id", event_time="at", lateness="1 minute")
+    plain = app.topic("plain", "id STRING, card STRING", key="id")
+    cards = app.table("cards", "number STRING, home STRING", key="number")
+
+    @app.stream(key="id")
+    def then(payments: DataFrame, cards: Table) -> DataFrame:
+        return hr.enrich(payments, cards, on={"card": "number"})
+
+    @app.stream(key="id")
+    def anyhow(payments: DataFrame, cards: Table) -> DataFrame:
+        return hr.enrich(payments, cards.where("home <> 'FR'"), on={"card": "number"}, how="left", wait="5 minutes")
+
+    @app.stream(key="id")
+    def now(plain: DataFrame, cards: Table) -> DataFrame:
+        return hr.enrich(plain, cards, on={"card": "number"}, as_of="now", how="left")
+
+    @app.stream(key="home")
+    def per_home(then: DataFrame) -> Any:
+        return hr.windowed(then, hr.tumbling("1 hour"), by="home").agg(n=hr.count())
+
+    harness = headrace_harness(app)
+    harness.send(cards, {"number": "a", "home": "DE"}, timestamp=at(0))
+    harness.send(cards, {"number": "a", "home": "FR"}, timestamp=at(10))
+    harness.send(cards, {"number": "b", "home": "ES"}, timestamp=at(0))
+    harness.send(cards, None, key="b", timestamp=at(5))
+    sent = [("1", "a", -1), ("2", "a", 0), ("3", "a", 9), ("4", "a", 10), ("5", "b", 4), ("6", "b", 6), ("7", "c", 6)]
+    harness.send(payments, [{"id": id, "card": card, "at": at(minute)} for id, card, minute in sent])
+    harness.send(plain, [{"id": card, "card": card} for card in "abc"])
+    harness.settle()
+    found = {row["id"]: row["home"] for row in harness.rows(then)}
+    assert found == {"2": "DE", "3": "DE", "4": "FR", "5": "ES"}
+    assert {row["id"]: row["home"] for row in harness.rows(now)} == {"a": "FR", "b": None, "c": None}
+    assert harness.rows(anyhow) == [] or max(row["at"] for row in harness.rows(anyhow)) < at(10 - 1 - 5)
+
+    harness.restart()
+    harness.send(cards, {"number": "a", "home": "PT"}, timestamp=at(11))
+    harness.send(cards, {"number": "b", "home": "IT"}, timestamp=at(6))
+    harness.settle()
+    harness.send(payments, {"id": "8", "card": "a", "at": at(11)}, {"id": "9", "card": "a", "at": at(10.5)})
+    harness.settle()
+    found = {row["id"]: row["home"] for row in harness.rows(then)}
+    assert found == {"2": "DE", "3": "DE", "4": "FR", "5": "ES", "8": "PT", "9": "FR"}
+    harness.advance(at(120))
+    found = {row["id"]: row["home"] for row in harness.rows(anyhow)}
+    assert found == {
+        "1": None, "2": "DE", "3": "DE", "4": None, "5": "ES", "6": "IT", "7": None, "8": "PT", "9": None,
+    }, "it waited for the row that was late"  # fmt: skip
+    counts = {row["home"]: row["n"] for row in harness.rows(per_home)}
+    assert counts == {"DE": 2, "FR": 2, "ES": 1, "PT": 1}
+    assert harness.progress(then).late == 0
+
+
+def refusal(spark: SparkSession, config: RunConfig, function: Callable[..., Any]) -> str:
+    """The one problem of a node, told before any query starts."""
+    from headrace.engine.plan import plan
+
+    app, _, _ = search_app("wrong")
+    app.topic("timeless", SEARCHES, key="id")
+    app.topic("numbered", "search INT, link INT, at TIMESTAMP", key="link", event_time="at", lateness="1 minute")
+    app.table("pages", "link INT, query STRING", key="link")
+    app.stream(function)
+    with pytest.raises(hr.PlanError) as caught:
+        plan(app.topology(), spark, config)
+    (problem,) = caught.value.problems
+    assert problem.file.endswith("test_joins.py")
+    assert problem.line > function.__code__.co_firstlineno, "it is told at the line of the call"
+    return f"{problem.message}; {problem.next_step}"
+
+
+def test_what_cannot_be_joined_is_told_before_any_query_starts(spark: SparkSession, config: RunConfig) -> None:
+    any_on = {"id": "search"}
+
+    def no_within(searches: Any, clicks: Any) -> Any:
+        return hr.join(searches, clicks, on=any_on)
+
+    def unlike(searches: Any, numbered: Any) -> Any:
+        return hr.join(searches, numbered, on=any_on, within="1 minute")
+
+    def unknown(searches: Any, clicks: Any) -> Any:
+        return hr.join(searches, clicks, on={"id": "serch"}, within="1 minute")
+
+    def timeless_side(searches: Any, timeless: Any) -> Any:
+        return hr.join(searches, timeless.withColumnRenamed("query", "q"), on="id", within="1 minute")
+
+    def clash(searches: Any) -> Any:
+        return hr.join(searches, searches, on="id", within="1 minute")
+
+    def odd_how(searches: Any, clicks: Any) -> Any:
+        return hr.join(searches, clicks, on=any_on, within="1 minute", how="outer")
+
+    def odd_on(searches: Any, clicks: Any) -> Any:
+        return hr.join(searches, clicks, on=5, within="1 minute")  # type: ignore[arg-type]
+
+    def with_table(clicks: Any, pages: Any) -> Any:
+        return hr.join(clicks, pages, on="link", within="1 minute")
+
+    def no_table(searches: Any, clicks: Any) -> Any:
+        return hr.enrich(searches, clicks, on=any_on)
+
+    def table_first(clicks: Any, pages: Any) -> Any:
+        return hr.enrich(pages, clicks, on="link")
+
+    def other_key(searches: Any, pages: Any) -> Any:
+        return hr.enrich(searches, pages, on="query")
+
+    def same_names(numbered: Any, pages: Any) -> Any:
+        return hr.enrich(numbered.selectExpr("*", "1 AS query"), pages, on="link")
+
+    def no_time(timeless: Any, pages: Any) -> Any:
+        return hr.enrich(timeless.selectExpr("id", "1 AS link"), pages, on="link")
+
+    def as_when(clicks: Any, pages: Any) -> Any:
+        return hr.enrich(clicks, pages, on="link", as_of="then")
+
+    def merged_one(clicks: Any) -> Any:
+        return hr.merge(clicks)
+
+    def merged_unlike(clicks: Any, searches: Any) -> Any:
+        return hr.merge(clicks, searches)
+
+    def tell(function: Callable[..., Any]) -> str:
+        return refusal(spark, config, function)
+
+    assert "does not know how long to wait for a partner; say how far apart they may be: within=" in tell(no_within)
+    assert "on: 'id' is string on the left, and 'search' int on the right; cast one of them" in tell(unlike)
+    assert "on: 'serch' is no column of the right; did you mean 'search'?" in tell(unknown)
+    assert "join() finds no event time among the rows" in tell(timeless_side)
+    assert "both sides have 'query', 'searched'; rename it on one side: right.withColumnRenamed('query'" in tell(clash)
+    assert "how: 'outer' is unknown" in tell(odd_how)
+    assert "on is 5; name a column" in tell(odd_on)
+    assert "right is a table, and this takes streams; write hr.enrich" in tell(with_table)
+    assert "the second is DataFrame, and no table; declare it with app.table" in tell(no_table)
+    assert "stream is a table" in tell(table_first)
+    assert "a table is looked up by its key, link, not by query; say on=['link']" in tell(other_key)
+    assert "both sides have 'query'; rename it on one side: table.select(..., 'query AS its_query')" in tell(same_names)
+    assert "enrich() finds no event time among the rows" in tell(no_time)
+    assert "as_of: 'then' is unknown" in tell(as_when)
+    assert "merge() takes two streams or more" in tell(merged_one)
+    assert "stream 2 has 'search' as nothing, and stream 1 as string; select the same columns" in tell(merged_unlike)
