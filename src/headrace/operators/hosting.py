@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
@@ -24,13 +24,14 @@ from headrace.operators.chunks import packed, unpacked
 from headrace.operators.operator import BEGINNING, RESULTS, Operator, Step
 from headrace.operators.packing import BUCKET, OUTPUT, PACKED_DDL, column_of, packer, pieces, tagger, unpacker
 
-__all__ = ["METRIC", "Hosted", "arrow_schema", "hosted", "spark_schema"]
+__all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_schema"]
 
 METRIC = "headrace operator"
 """What the observed metrics of operators begin with. `late` counts late rows; `state` has the rows and bytes of the
 buckets that a batch touched."""
 OUT_DDL = "bucket INT, output STRING, late BIGINT, state_rows BIGINT, state_bytes BIGINT, rows BINARY"
 META_DDL = "fired BIGINT, timer BIGINT, buckets INT, version INT, made STRING, sizes STRING"
+BUCKETS_PER_PARTITION = 4
 STORE = "spark.sql.streaming.stateStore.providerClass"
 
 _numbers = itertools.count()
@@ -96,6 +97,11 @@ def hosted(
         F.collect_list(F.when(F.col("state_rows").isNotNull(), state)).alias("state"),
     )
     return Hosted(operator, observed, metric)
+
+
+def buckets_of(session: SparkSession) -> int:
+    """How many buckets state is kept in: a few for each partition of it, so that they spread."""
+    return BUCKETS_PER_PARTITION * int(str(session.conf.get("spark.sql.shuffle.partitions", "2")))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
