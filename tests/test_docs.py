@@ -172,12 +172,8 @@ class Trial:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "page",
-    [
-        # The quick start waits for embedded services and two runs of Spark.
-        pytest.param(p, marks=[pytest.mark.long] if p.stem == "quickstart" else [], id=name_of(p))
-        for p in PAGES
-        if not all(step.is_file for step in steps(p))
-    ],
+    [page for page in PAGES if not all(step.is_file for step in steps(page))],
+    ids=name_of,
 )
 def test_the_page_runs(page: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:

@@ -7,11 +7,13 @@ import re
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
+from typing import IO
 
+import psutil
 import psycopg
 import pytest
 
@@ -172,6 +174,22 @@ def test_an_app_runs_stops_and_goes_on_where_it_was(folder: Path, headrace_alone
         headrace_alone.ok("down")
 
 
+@pytest.mark.timeout(300)
+def test_a_java_process_that_dies_is_told_in_a_line(folder: Path) -> None:
+    (folder / ".headrace").mkdir()
+    # Another port than the usual one, which others may want.
+    (folder / ".headrace" / "services.json").write_text(json.dumps({"broker": {"address": "127.0.0.1:0"}}))
+    said = folder / "said"
+    with said.open("w") as out, logged(folder, "run", "fraud.py", out=out) as run:
+        wait_until(lambda: "fraud runs" in said.read_text())
+        (java,) = (child for child in psutil.Process(run.pid).children() if "java" in child.name())
+        java.kill()
+        assert run.wait(PATIENCE) == 1
+    *_, last = said.read_text().splitlines()
+    assert re.match(r"headrace: node 'la\w+' keeps failing .*: the Java process of Spark has ended", last)
+    assert "Traceback" not in said.read_text()
+
+
 READ = ("--from", "beginning", "--exit-at-end", "--kafka-set", "isolation.level=read_committed")
 
 
@@ -192,22 +210,24 @@ def view(dsn: str) -> dict[str, int]:
 
 
 def plain(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    with logged(folder, *words, **environment) as process:
+    with logged(folder, *words, environment=environment) as process:
         out, err = process.communicate(timeout=PATIENCE)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 @contextmanager
-def logged(folder: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+def logged(
+    folder: Path, *words: str, environment: Mapping[str, str] | None = None, out: IO[str] | int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
     """The command without a terminal."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     process = subprocess.Popen(
         [COMMAND, *words],
         cwd=folder,
-        env=kept | environment,
+        env=kept | dict(environment or {}),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=out,
+        stderr=subprocess.PIPE if out == subprocess.PIPE else subprocess.STDOUT,
         text=True,
     )
     try:

@@ -105,7 +105,10 @@ class NodeRun:
 
     def progress(self) -> NodeProgress:
         if (query := self._query) is not None:
-            self.tracker.read(query)
+            try:
+                self.tracker.read(query)
+            except (Py4JError, OSError):
+                pass  # Spark has gone, or is going: whoever looks after the query says so
         return self.tracker.shown(self._state, self._errors, self._last_error)
 
     def settle(self) -> None:

@@ -100,7 +100,13 @@ def start_session(
     # PySpark prints a page of JSON for every error that it raises; what is raised is told by whoever catches it.
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
+    # So does Py4J, in the root's name, whenever Java's process has gone.
+    logging.getLogger().addFilter(_is_not_of_py4j)
     return session
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def first_line(error: BaseException) -> str:
