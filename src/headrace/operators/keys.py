@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.operators.grouping import Indices, array_of, comparable
 
-__all__ = ["Mask", "complete", "numbered", "times_of"]
+__all__ = ["Mask", "complete", "last_rows", "numbered", "times_of"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -28,6 +28,14 @@ def numbered(columns: Sequence[Any], asked: Mask) -> Indices:
     known = keys.filter(pl.Series(asked)).unique().with_row_index(NUMBER)
     found = keys.join(known, on=keys.columns, how="left", nulls_equal=True, maintain_order="left")
     return found[NUMBER].cast(pl.Int64).fill_null(-1).to_numpy()
+
+
+def last_rows(numbers: Indices) -> Indices:
+    """For each number from 0 on the last row that has it; -1 where none does. Rows of no key have a negative number."""
+    rows = np.flatnonzero(numbers >= 0)
+    last = np.full(int(numbers.max(initial=-1)) + 1, -1, np.int64)
+    last[numbers[rows]] = rows
+    return last
 
 
 def times_of(column: Any) -> tuple[Indices, Mask]:
