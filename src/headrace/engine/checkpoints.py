@@ -13,7 +13,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ class SinkNote:
 
     cluster: str | None = None
     """The id of the Kafka cluster whose offsets the checkpoint holds."""
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the topics that it read, by which one is told from another of the same name."""
     registered: tuple[str, ...] = ()
     """The ledgers that have an entry of this checkpoint. One that is empty is then not the one it wrote to."""
     starts_over: bool = False

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from headrace.engine.config import Offsets, RunConfig
@@ -17,6 +17,7 @@ __all__ = ["Cluster", "explained", "is_passing"]
 LIMIT = 15.0
 DEFAULT = -1  # the cluster's own number of partitions or replicas
 SIZES = ("partitions", "replication.factor")
+NO_ID = str(Uuid(0, 0))
 
 AWAY = {
     ClientError._TRANSPORT,
@@ -86,6 +87,12 @@ class Cluster:
         with self._asked_to("list the topics"):
             listed = self._admin.list_topics(timeout=LIMIT).topics
         return {name: len(topic.partitions) for name, topic in listed.items() if topic.error is None}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """By which a topic is told from another of the same name; older clusters have none."""
+        found = self._admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=LIMIT)
+        ids = {name: self._result(future, f"describe topic {name!r}").topic_id for name, future in found.items()}
+        return {name: str(id) for name, id in ids.items() if id is not None and str(id) != NO_ID}
 
     def create(self, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:
         """Make a topic; it is no mistake if another made it first."""

@@ -173,17 +173,27 @@ class Runner:
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
 
     def _check_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:
-        """The offsets of one cluster mean nothing on another."""
-        if not read_topics(self.topology, planned.node):
+        """The offsets of one cluster mean nothing on another, nor those of a topic on one of the same name."""
+        topics = read_topics(self.topology, planned.node)
+        if not topics:
             return
-        noted = checkpoint.note.cluster
-        if noted is not None and noted != cluster_id:
+        assert self._cluster is not None
+        node, noted = checkpoint.node, checkpoint.note
+        if noted.cluster is not None and noted.cluster != cluster_id:
             raise CheckpointError(
-                f"the checkpoint of {checkpoint.node!r} at {checkpoint.folder} was made with the Kafka cluster "
-                f"{noted}, and the one at {self.config.kafka_address} is {cluster_id}",
-                next_step=f"name the right cluster with --kafka, or start over with --reset {checkpoint.node}",
+                f"the checkpoint of {node!r} at {checkpoint.folder} was made with the Kafka cluster "
+                f"{noted.cluster}, and the one at {self.config.kafka_address} is {cluster_id}",
+                next_step=f"name the right cluster with --kafka, or start over with --reset {node}",
             )
-        checkpoint.take_note(cluster=cluster_id)
+        ids = self._cluster.topic_ids(topics)
+        if others := [topic for topic, id in ids.items() if noted.topics.get(topic, id) != id]:
+            raise CheckpointError(
+                f"topic {others[0]!r} was deleted and made again since {node!r} read it: the offsets in its checkpoint "
+                f"at {checkpoint.folder} are those of the old one",
+                next_step=f"start over with the records that are there: --reset {node}, or with those since a time: "
+                f"--replay {node}:{others[0]}=TIME",
+            )
+        checkpoint.take_note(cluster=cluster_id, topics={**noted.topics, **ids})
 
     def _watch(self) -> None:
         """Count what passes, and ask how far the topics reach, whether or not anybody looks."""
