@@ -149,7 +149,7 @@ def crashes(history: History, count: int, seed: int) -> list[Crash]:
         for index, event in enumerate(history.events)
         if isinstance(event, Note) and isinstance(event.fact, Answer | Saw)
     ]
-    points = [dice.choice(told) if number % 2 else dice.randint(0, history.now()) for number in range(count)]
+    points = [dice.choice(told) if told and number % 2 else dice.randint(0, history.now()) for number in range(count)]
     return [
         Crash(point, POWER_LOSSES[number // 2 % len(POWER_LOSSES)], seed * 1_000_003 + number)
         for number, point in enumerate(points)

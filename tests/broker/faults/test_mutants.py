@@ -26,11 +26,12 @@ Trial = Callable[[str], None]
 
 
 def inside(mutant: str) -> None:
-    """Power losses, recorded inside the process, over several lives."""
-    with mutated(mutant, RecordingDisk):
-        history = record(seed=7, lives=4, seconds=0.5)
-    for crash in crashes(history, 120, seed=7):
-        check_after(history, crash)
+    """Power losses, recorded inside the process, over several lives; several times, as chance may spare a mutant."""
+    for seed in range(7, 12):
+        with mutated(mutant, RecordingDisk):
+            history = record(seed, lives=6, seconds=0.4)
+        for crash in crashes(history, 60, seed):
+            check_after(history, crash)
 
 
 def outside(mutant: str) -> None:
