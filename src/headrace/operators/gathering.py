@@ -28,7 +28,7 @@ from headrace.operators.windowing import TIME, timestamps
 __all__ = ["GATHERED_AT", "MISSING", "Gather"]
 
 GATHERED_AT, MISSING = "gathered_at", "missing"
-"""When a row was known: the time of its latest part, or the end of the wait; and the names of parts that are missing."""
+"""When a row was known: the time of its latest part, or the end of the wait; and the names of the parts it lacks."""
 START, LATEST, ENDED = "start", "latest", "ended"
 
 
