@@ -50,6 +50,8 @@ if typing.TYPE_CHECKING:
         mean,
         min,
         processing_time,
+        session,
+        sliding,
         sum,
         tumbling,
     )
@@ -101,6 +103,8 @@ __all__ = [
     "merge",
     "min",
     "processing_time",
+    "session",
+    "sliding",
     "sum",
     "tumbling",
     "windowed",
@@ -130,6 +134,8 @@ _LAZY = {
     "min": "headrace.topology",
     "processing_time": "headrace.topology",
     "sum": "headrace.topology",
+    "session": "headrace.topology",
+    "sliding": "headrace.topology",
     "tumbling": "headrace.topology",
 }
 

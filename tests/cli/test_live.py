@@ -24,6 +24,7 @@ NODE = NodeProgress(
     late=3,
     rejected=2,
     state_rows=1000,
+    state_bytes=2_500_000,
     batch_seconds=0.0876,
     errors=0,
     last_error=None,
@@ -43,8 +44,8 @@ def test_the_table_has_a_line_for_each_node() -> None:
     assert lines[0].split("  ")[0].strip() == "node"
     for column in live.COLUMNS:
         assert column in lines[0]
-    assert lines[1].split() == ["bursts", "1,234", "7", "2026-01-02", "03:04:05", "3", "2", "1,000", "88", "ms", "0"]
-    assert lines[2].split() == ["alerts", "1,234", "?", "-", "3", "2", "1,000", "-", "0"]
+    assert lines[1].split() == ["bursts", "1,234", "7", "2026-01-02", "03:04:05", "3", "2", "1,000", "2.5", "MB", "88", "ms", "0"]
+    assert lines[2].split() == ["alerts", "1,234", "?", "-", "3", "2", "1,000", "2.5", "MB", "-", "0"]
     assert lines[3].startswith("spend (restarting)")
     assert lines[4].strip() == "spend: PostgreSQL is away"
 
@@ -52,7 +53,7 @@ def test_the_table_has_a_line_for_each_node() -> None:
 def test_a_line_says_the_same_in_words() -> None:
     assert live.line(NODE) == (
         "bursts: running, 1,234 rows/s, lag 7, watermark 2026-01-02 03:04:05, "
-        "3 late, 2 rejected, 1,000 state rows, batch 12 took 88 ms"
+        "3 late, 2 rejected, 1,000 state rows (2.5 MB), batch 12 took 88 ms"
     )
     assert live.line(FAILED).endswith("2 errors, the last: PostgreSQL is away")
     assert "watermark" not in live.line(IDLE)

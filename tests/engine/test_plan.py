@@ -179,6 +179,7 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
 
         return declare
 
+    real_time: dict[str, Any] = {"latency": "real-time", "guarantee": "at-least-once"}
     bad("it returns None, not a DataFrame; end the function with `return rows`")(lambda rows: None)
     bad("it returns a int, not a DataFrame")(lambda rows: 1)
     bad("it returns windows of which nothing is asked")(lambda rows: windowed(rows, hr.tumbling("1 minute")))
@@ -204,7 +205,41 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad("ZeroDivisionError: division by zero")(lambda rows: 1 / 0)
     bad("Queries with streaming sources must be executed with writeStream.start()")(lambda rows: rows.count())
     bad("Sorting is not supported on streaming")(lambda rows: rows.orderBy("at"))
-    bad("a sliding window is not served yet")(lambda rows: windowed(rows, hr.sliding("1 minute")).agg(n=hr.count()))
+    bad('until without late="correct"')(lambda rows: windowed(rows, hr.sliding("1 minute"), until="1 day"))
+    bad("has no .groupBy: it has .having, .select and .with_columns, and is returned; put it in the next node")(
+        lambda rows: windowed(rows, hr.tumbling("1 minute"), late="divert").agg(n=hr.count()).groupBy("card")
+    )
+    bad("cannot do explode() and its like")(
+        lambda rows: (
+            windowed(rows, hr.tumbling("1 minute"), late="divert")
+            .agg(all=hr.collect("id"))
+            .select("card", F.explode("all"))
+        )
+    )
+    bad("cannot do a Python UDF")(
+        lambda rows: (
+            windowed(rows, hr.tumbling("1 minute"), late="divert")
+            .agg(n=hr.count())
+            .with_columns(x=F.udf(str.upper)("card"))
+        )
+    )
+    bad(
+        "its rows come out again when they change, and it has no key to know them by; say key=['card', 'window_start']"
+    )(lambda rows: windowed(rows, hr.tumbling("1 minute"), late="correct", until="1 day").agg(n=hr.count()))
+    bad("its key, without 'window_start', is that of several", key="card")(
+        lambda rows: windowed(rows, hr.session("1 minute"), emit="changes").agg(n=hr.count())
+    )
+    bad("which are those of a window already; put this one in the next node")(
+        lambda rows: windowed(
+            windowed(rows, hr.sliding("1 minute")).agg(n=hr.count()).drop("at"), hr.tumbling("1 hour"), by="card"
+        )
+    )
+    bad("its channel 'a' returns a windowed result; return it alone, and split it in the next node", channels=["a"])(
+        lambda rows: {"a": windowed(rows, hr.tumbling("1 minute"), late="divert").agg(n=hr.count())}
+    )
+    bad('latency="real-time" cannot run Python code', key="id", **real_time)(
+        lambda rows: windowed(rows, hr.sliding("1 minute"), emit="changes").agg(n=hr.count())
+    )
     bad("streaming aggregations without watermark", key="card")(
         lambda rows: windowed(rows, hr.tumbling("1 minute"), emit="final").agg(n=hr.count()).groupBy("card").count()
     )
@@ -212,7 +247,6 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
         lambda rows: rows.selectExpr("card", "1 AS _deleted")
     )
     bad("order_by: 'att' is no column", view=True, key="card", order_by="att")(lambda rows: rows)
-    real_time: dict[str, Any] = {"latency": "real-time", "guarantee": "at-least-once"}
     bad('latency="real-time" cannot run a Python UDF', **real_time)(lambda rows: rows.select(F.udf(str.upper)("card")))
     bad('latency="real-time" cannot run a join of two streams', **real_time)(
         lambda rows: rows.join(rows.select("id", F.lit(1).alias("one")), "id")
@@ -270,7 +304,7 @@ def test_the_channel_of_late_rows_is_refused_while_nothing_writes_it(spark: Spar
     def tardy(rows: DataFrame = bursts.late) -> DataFrame:  # type: ignore[assignment]
         return rows
 
-    assert "nothing writes bursts.late yet" in problems(app, spark, config)[0]
+    assert "nothing writes bursts.late: 'bursts' diverts no late rows" in problems(app, spark, config)[0]
 
 
 def test_ingestion_time_is_the_brokers_or_is_refused(spark: SparkSession, config: RunConfig) -> None:

@@ -190,19 +190,6 @@ def refused(call: Any, *arguments: Any, **named: Any) -> str:
     return str(told.value)
 
 
-def test_windows_that_are_not_served_yet_are_refused_by_name(payments: Payments) -> None:
-    for window, word in (
-        (hr.sliding("1 minute"), "sliding"),
-        (hr.session("1 minute"), "session"),
-        (hr.session(opens="tag = 'x'", timeout="1 minute"), "session"),
-    ):
-        assert f"a {word} window is not served yet" in refused(windowed, payments.rows, window)
-    for late in ("divert", "correct"):
-        assert f'late="{late}" is not served yet' in refused(
-            windowed, payments.rows, hr.tumbling("1 minute"), late=late
-        )
-
-
 def test_what_makes_no_sense_is_refused_with_the_next_step(payments: Payments) -> None:
     window = hr.tumbling("1 minute")
     assert "finds no event time" in refused(windowed, payments.plain, window, by="card")
@@ -210,6 +197,11 @@ def test_what_makes_no_sense_is_refused_with_the_next_step(payments: Payments) -
     assert "did you mean 'card'?" in refused(windowed, payments.rows, window, by="crad")
     assert "late: 'dorp' is unknown; did you mean 'drop'?" in refused(windowed, payments.rows, window, late="dorp")
     assert "emit: 'finally'" in refused(windowed, payments.rows, window, emit="finally")
+    assert 'until without late="correct"' in refused(windowed, payments.rows, window, until="1 day", late="divert")
+    assert 'say it: until="1 day"' in refused(windowed, payments.rows, window, late="correct")
+    assert "make until at least 10 seconds" in refused(
+        windowed, payments.rows, window, late="correct", until="9 seconds"
+    )
     assert "takes a DataFrame, not str" in refused(windowed, "payments", window)
     assert "is no window" in refused(windowed, payments.rows, "1 minute")
     two = payments.rows.join(payments.rows.select("card", payments.rows["at"].alias("other")), "card")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from headrace.errors import InputError
 from headrace.operators.operator import LATE, RESULTS
@@ -17,6 +18,9 @@ from tests.operators.streaming import Hosting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+LONG = pytest.mark.long
 
 
 class Wider(Counting):
@@ -85,6 +89,27 @@ def test_rows_keep_the_order_of_their_arrival(spark: SparkSession, tmp_path: Pat
     late = hosting.process(rows=many)[LATE]
     assert late["n"].to_pylist() == list(range(count))
     hosting.stop()
+
+
+@pytest.mark.timeout(300)  # Spark tries a failing task four times
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"buckets": 8}, "was made with 4 buckets, and now there are 8"),
+        pytest.param({"operator": Counting(version=2)}, "has layout 1, and this Headrace reads 2", marks=LONG),
+        pytest.param({"operator": Wider()}, "was made for other columns than those of now", marks=LONG),
+    ],
+)
+def test_state_that_does_not_fit_is_refused(
+    hosting: Hosting, spark: SparkSession, tmp_path: Path, changed: dict[str, Any], complaint: str
+) -> None:
+    hosting.process(rows=pa.concat_tables([rows(1, key=key) for key in "abcdefgh"]))
+    hosting.stop()
+    other = Hosting(spark, tmp_path, **{"operator": Counting(), "by": {RESULTS: ["k"]}, **changed})
+    other._fed = hosting._fed
+    with pytest.raises(StreamingQueryException, match=complaint):
+        other.process(rows=pa.concat_tables([rows(2, key=key) for key in "abcdefgh"]))
+    other.stop()
 
 
 def test_an_app_that_keeps_its_state_in_memory_is_told_at_once(spark: SparkSession, hosting: Hosting) -> None:

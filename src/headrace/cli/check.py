@@ -1,16 +1,13 @@
 """`headrace check`: everything that is wrong with an app, before anything runs."""
 
-from contextlib import ExitStack
-from dataclasses import asdict, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace import TopologyError
 from headrace.cli.apps import AppName, ConfigFile, File, SparkMaster, load_config
-from headrace.cli.options import DEFAULT_KAFKA, Json
+from headrace.cli.options import Json
 from headrace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -34,7 +31,7 @@ def run(
     try:
         found = load_app(file, app)
         topology = found.topology()
-        planned = _planned(found, load_config(file=config, spark=spark)) if plan else {}
+        planned = _columns(found, load_config(file=config, spark=spark)) if plan else {}
     except TopologyError as error:
         if not json:
             raise
@@ -51,25 +48,11 @@ def run(
     return 0
 
 
-def _planned(app: "App", config: "RunConfig") -> dict[str, str]:
-    """The columns of every node, or of each of its channels. Spark needs an address of Kafka, but asks nobody there."""
-    from headrace.engine.plan import plan
-    from headrace.engine.session import LOCAL, start_session
-    from headrace.engine.spark_log import spark_log
+def _columns(app: "App", config: "RunConfig") -> dict[str, str]:
+    """The columns of every node, or of each of its channels."""
+    from headrace.cli.planning import planned
 
-    with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
-        home = Path(folder)
-        with spark_log(home):
-            session = start_session(
-                app.name,
-                home=home,
-                master=config.spark or LOCAL,
-                state=app.state,
-                partitions=config.state_partitions,
-                settings=config.spark_settings,
-            )
-        stack.callback(session.stop)
-        queries = plan(app.topology(), session, replace(config, kafka=config.kafka or DEFAULT_KAFKA, home=home))
+    with planned(app, config) as queries:
         return {
             f"{query.node.name}.{channel}".rstrip("."): schema.ddl
             for query in queries

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Display"]
 
-COLUMNS = ("node", "rows/s", "lag", "watermark", "late", "rejected", "state rows", "batch time", "errors")
+COLUMNS = ("node", "rows/s", "lag", "watermark", "late", "rejected", "state rows", "state size", "batch time", "errors")
 LOOK_EVERY = 0.5
 LINE_EVERY = 10.0
 
@@ -102,6 +102,7 @@ def cells(node: "NodeProgress") -> list[str]:
         f"{node.late:,}",
         f"{node.rejected:,}",
         f"{node.state_rows:,}",
+        _shown_size(node.state_bytes),
         "-" if node.batch_seconds is None else f"{node.batch_seconds * 1000:,.0f} ms",
         f"{node.errors:,}",
     ]
@@ -109,10 +110,10 @@ def cells(node: "NodeProgress") -> list[str]:
 
 def line(node: "NodeProgress") -> str:
     """The same in words, for a log."""
-    rate, lag, watermark, late, rejected, state, batch, errors = cells(node)
+    rate, lag, watermark, late, rejected, state, size, batch, errors = cells(node)
     said = [f"{node.node}: {node.state}, {rate} rows/s, lag {lag}"]
     said += [f"watermark {watermark}"] if node.watermark is not None else []
-    said += [f"{late} late, {rejected} rejected, {state} state rows"]
+    said += [f"{late} late, {rejected} rejected, {state} state rows ({size})"]
     said += [f"batch {node.batch} took {batch}"] if node.batch is not None else []
     said += [f"{errors} errors, the last: {node.last_error}"] if node.errors else []
     return ", ".join(said)
@@ -121,6 +122,10 @@ def line(node: "NodeProgress") -> str:
 def _shown_time(moment: datetime) -> str:
     moment = moment.astimezone(UTC)
     return f"{moment:%H:%M:%S}" if moment.date() == datetime.now(UTC).date() else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+def _shown_size(size: int) -> str:
+    return f"{size:,} B" if size < 1000 else f"{size / 1000:,.0f} kB" if size < 1e6 else f"{size / 1e6:,.1f} MB"
 
 
 def _now() -> str:

@@ -9,7 +9,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from headrace.clients.decoding import RowReader
 from headrace.errors import InputError
-from headrace.topology import Channel, Feed, Format, Topic, is_table
+from headrace.topology import Channel, Feed, Format, Stream, Topic, is_table
 from headrace.topology.schema import SchemaLike
 
 __all__ = ["Receipt", "Record", "record_of", "record_reader"]
@@ -67,7 +67,8 @@ def record_reader(feed: Feed, schema: SchemaLike | None) -> Callable[[Record], R
         topic.format if topic is not None else Format.JSON,
     )
 
-    deletes = is_table(feed)
+    # A stream's windows may come out again, and go: what it writes is a changelog then.
+    deletes = is_table(feed) or isinstance(feed, Stream)
 
     def read(record: Record) -> Record:
         if deletes and record.value is None:

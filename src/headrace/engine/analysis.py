@@ -12,6 +12,8 @@ from headrace.topology import Feed, Files
 __all__ = [
     "APPEND",
     "UPDATE",
+    "is_projection",
+    "keeps_python_state",
     "mode_problem",
     "real_time_complaint",
     "real_time_problems",
@@ -75,6 +77,11 @@ def stream_joins(frame: DataFrame) -> int:
     )
 
 
+def keeps_python_state(frame: DataFrame) -> bool:
+    """Whether an operator of Headrace's own runs in it."""
+    return any(node.getClass().getSimpleName().startswith("TransformWithState") for node in _walk(plan_of(frame)))
+
+
 def places_of(frame: DataFrame, feed: Feed) -> int:
     """In how many places a plan reads a feed: each is a source of its own, with offsets of its own."""
     return sum(_reads(node, feed) for node in _walk(plan_of(frame)))
@@ -111,6 +118,22 @@ def real_time_complaint(frame: DataFrame) -> str | None:
     """What Spark itself has against running a plan in real-time mode."""
     said = mode_problem(frame, UPDATE) or _complaint(frame, UPDATE, "checkAdditionalRealTimeModeConstraints")
     return None if said is None else said.removeprefix(REAL_TIME_PREFIX)
+
+
+def is_projection(frame: DataFrame) -> str | None:
+    """What a frame does beyond choosing and computing columns, row by row and in Java, of a frame that chose some.
+
+    None where it does nothing else.
+    """
+    plan = plan_of(frame)
+    kinds = [str(node.getClass().getSimpleName()) for node in (plan, plan.children().apply(0))]
+    other = next((kind for kind in kinds if kind != "Project"), None)
+    if other is not None:
+        return {"Generate": "explode() and its like", "Window": "SQL window functions"}.get(other, other)
+    patterns = _class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    if any(expression.containsPattern(patterns.PYTHON_UDF()) for expression in _items(plan.expressions())):
+        return "a Python UDF"
+    return None
 
 
 def shortened(error: BaseException) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "DELETED",
     "HEADERS",
     "ORDER",
+    "RECORD",
     "RECORD_DDL",
     "VALID_FROM",
     "changelog",
@@ -44,17 +45,26 @@ DELETED, VALID_FROM = "_deleted", "_time"
 """Of a table's rows: whether the key is gone, and since when that holds."""
 TIME_HEADER = "headrace-time"
 """Of a table's record: since when it holds, where neither its value nor its timestamp says so."""
+RECORD = ("topic", "key", "value", "headers", "timestamp", ORDER)
 RECORD_DDL = f"topic STRING, key BINARY, value BINARY, headers {HEADERS}, timestamp TIMESTAMP"
 QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
 
 
-def records(rows: DataFrame, schema: Schema, topic: str, key: Sequence[str], order: str | None) -> DataFrame:
-    """Rows as records of a topic, with `_order` beside them."""
-    return _records(rows, schema, topic, key, order, value_of(schema), F.lit(None))
+def records(
+    rows: DataFrame, schema: Schema, topic: str, key: Sequence[str], order: str | None, keep: Sequence[str] = ()
+) -> DataFrame:
+    """Rows as records of a topic, with `_order` beside them, and what is to be kept."""
+    return _records(rows, schema, topic, key, order, value_of(schema), F.lit(None), keep)
 
 
 def changelog(
-    rows: DataFrame, schema: Schema, topic: str, key: Sequence[str], time: str | None, order: str | None
+    rows: DataFrame,
+    schema: Schema,
+    topic: str,
+    key: Sequence[str],
+    time: str | None,
+    order: str | None,
+    keep: Sequence[str] = (),
 ) -> DataFrame:
     """Rows of a table as records: one that is `_deleted` has no value. `time` is their event time."""
     gone = F.coalesce(named(DELETED), F.lit(False)) if DELETED in rows.columns else F.lit(False)
@@ -65,7 +75,7 @@ def changelog(
         since, is_told = named(time), gone  # the value of a row that is there says it itself
     header = F.struct(F.lit(TIME_HEADER).alias("key"), F.date_format(since, TIMESTAMP).cast("binary").alias("value"))
     headers = F.when(is_told & since.isNotNull(), F.array(header))
-    return _records(rows, schema, topic, key, order, F.when(~gone, value_of(schema)), headers)
+    return _records(rows, schema, topic, key, order, F.when(~gone, value_of(schema)), headers, keep)
 
 
 def _records(
@@ -76,6 +86,7 @@ def _records(
     order: str | None,
     value: Column,
     headers: Column,
+    keep: Sequence[str],
 ) -> DataFrame:
     return rows.select(
         F.lit(topic).alias("topic"),
@@ -84,6 +95,7 @@ def _records(
         headers.cast(HEADERS).alias("headers"),
         F.lit(None).cast("timestamp").alias("timestamp"),
         (F.lit(None).cast("timestamp") if order is None else named(order)).alias(ORDER),
+        *map(named, keep),
     )
 
 

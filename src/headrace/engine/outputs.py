@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from headrace.engine.encoding import DELETED, VALID_FROM, check_can_be_carried
 from headrace.engine.marks import output_time
 from headrace.engine.parsing import nullable
+from headrace.engine.results import Result
 from headrace.engine.tables import Table, rows_of
 from headrace.engine.windows import Windowed
 from headrace.errors import InputError
@@ -80,6 +81,8 @@ def _rows(returned: Any, who: str) -> DataFrame:
         raise InputError(
             f"{who} returns windows of which nothing is asked", next_step="add .agg(n=hr.count()) to windowed(...)"
         )
+    if isinstance(returned, Result):
+        raise InputError(f"{who} returns a windowed result", next_step="return it alone, and split it in the next node")
     if not isinstance(returned, DataFrame):
         step = "end the function with `return rows`" if returned is None else "return a DataFrame"
         raise InputError(f"{who} returns {_a(returned)}, not a DataFrame", next_step=step)

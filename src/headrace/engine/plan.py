@@ -15,6 +15,7 @@ import headrace
 from headrace.engine.analysis import (
     APPEND,
     UPDATE,
+    keeps_python_state,
     mode_problem,
     places_of,
     real_time_complaint,
@@ -32,6 +33,7 @@ from headrace.engine.joins import JoinUse, uses_of_joins
 from headrace.engine.marks import is_window_time, output_time
 from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
+from headrace.engine.results import Result, check_key, late_rows, result_records, result_rows, revises, shown
 from headrace.engine.session import LOCAL, is_local
 from headrace.engine.sources import REJECTS_SCHEMA, Reading, is_rejects, read, read_rejects
 from headrace.engine.tables import Table
@@ -56,6 +58,7 @@ from headrace.topology import (
     Source,
     Step,
     Stream,
+    TableNode,
     Topic,
     Topology,
     View,
@@ -116,17 +119,20 @@ class PlannedQuery:
     node: QueryNode
     frame: DataFrame
     output_schemas: Mapping[str, Schema]
-    """By channel; without channels, by the empty name."""
+    """By channel, that of late rows among them; without channels, by the empty name."""
     output_mode: str
     feeds: tuple[Feed, ...]
     rejects: tuple[RejectedFeed, ...]
     fingerprint: Mapping[str, Any]
     marked: tuple[MarkedTopic, ...] = ()
     """The topics that are read together with their markers."""
+    late_topic: str | None = None
+    """Where its late rows go; None where they are dropped. They are among the rows of `frame`: of a stream as records
+    like all others, of a view as a record in the column `_late`, which is null in the view's own rows."""
+    explained: tuple[str, ...] = ()
+    """Who computes its windows, and why, in words."""
     held: Duration | None = None
     """How far behind its watermark its rows may be; None where that is not known."""
-    late_topic: str | None = None
-    """Where its late rows go; None where they are dropped."""
 
     @property
     def output_schema(self) -> Schema:
@@ -156,6 +162,7 @@ class _Planner:
         self.config = config
         self.problems: list[Problem] = []
         self._written: dict[Feed, Shape] = {}
+        self._failed: set[Node] = set()
 
     def check_ingestion_times(self) -> None:
         wanted = {
@@ -174,7 +181,8 @@ class _Planner:
     def plan(self, node: QueryNode) -> PlannedQuery | None:
         feeds = self.topology.feeds(node)
         # Where an upstream could not be planned, the problem is told there.
-        if any(isinstance(node_of(feed), Stream) and not self._is_known(feed) for feed in feeds):
+        if any(not is_rejects(feed) and node_of(feed) in self._failed for feed in feeds):
+            self._failed.add(node)
             return None
         try:
             return self._planned(node, feeds)
@@ -198,14 +206,25 @@ class _Planner:
             # Now that it is known that it merges: whichever of its sources is silent must not hold back the others.
             readings = {feed: replace(reading, markers=_may_be_marked(reading)) for feed, reading in readings.items()}
             returned, beside, windows, joins = self._called(node, readings, config, real_time)
-        outputs = {channel: read_output(node, rows) for channel, rows in outputs_of(node, returned).items()}
+        result = returned if isinstance(returned, Result) else None
+        given = outputs_of(node, returned if result is None else shown(result))
+        outputs = {channel: read_output(node, rows) for channel, rows in given.items()}
+        late, late_schema = Channel(node, LATE, node.place), {}
+        if result is not None:
+            check_key(result, node.key)
+            if (rows_late := late_rows(result)) is not None:
+                self._written[late] = Shape(rows_late.schema, key=rows_late.key, time=ColumnTime(rows_late.time))
+                late_schema[LATE] = rows_late.schema
         if isinstance(node, Stream):
             written = []
             for channel, (rows, schema, time) in outputs.items():
                 feed = Channel(node, channel, node.place) if channel else node
                 column = None if time is None else ColumnTime(time)
-                self._written[feed] = Shape(schema, key=node.key, time=column, is_table=is_table(feed))
-                if is_table(feed):
+                changes = is_table(feed) or (result is not None and revises(result))
+                self._written[feed] = Shape(schema, key=node.key, time=column, is_table=changes)
+                if result is not None:
+                    written.append(result_records(result, schema, feed.topic_name, node.key, time, late.topic_name))
+                elif is_table(feed):
                     # The last row of a key is the table's, so they keep their order; all of a window have one time.
                     order = time if is_window_time(rows, time) else None
                     written.append(changelog(rows, schema, feed.topic_name, node.key, time, order))
@@ -219,19 +238,26 @@ class _Planner:
                     next_step="let another node read it too: it will write them. Or keep the state in the next node",
                 )
             frame = reduce(DataFrame.unionByName, beside, frame)
+        elif result is not None:
+            frame = result_rows(result, node.key, late.topic_name)
         else:
             frame = outputs[""][0]
         mode = _real_time_mode(frame, windows) if real_time else _output_mode(node, frame, windows)
         return PlannedQuery(
             node=node,
             frame=frame,
-            output_schemas={channel: schema for channel, (_, schema, _) in outputs.items()},
+            output_schemas={channel: schema for channel, (_, schema, _) in outputs.items()} | late_schema,
             output_mode=mode,
             feeds=feeds,
             rejects=() if real_time else tuple(self._rejected(readings[feed], frame) for feed in rejected),
             fingerprint=self._fingerprint(node, frame, windows, joins, mode, readings),
             marked=tuple(self._marked(reading, idle) for reading in readings.values() if reading.markers),
-            held=_held(node, outputs[""][0], joins) if "" in outputs else None,
+            late_topic=late.topic_name if late in self._written else None,
+            explained=(
+                *(window.explain() for window in windows),
+                *(join.explained for join in joins if join.explained),
+            ),
+            held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
         )
 
     def _called(
@@ -246,12 +272,15 @@ class _Planner:
             frames[feed], rejects = read(self.spark, reading, config, node.name, rejects_to)
             if rejects is not None:
                 beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
-        with uses_of_windows() as windows, uses_of_joins() as joins:
+        emit = Emit.CHANGES if isinstance(node, View | TableNode) else Emit.FINAL
+        with uses_of_windows(emit) as windows, uses_of_joins() as joins:
             returned = self._call(node, frames, {})
         return returned, beside, windows, joins
 
     def _beating(self, reading: Reading) -> Reading:
-        beats = self.topology.beats(reading.feed) and not reading.shape.is_table
+        # Late rows are late by the watermark of the node they come from: theirs is their own.
+        is_late = isinstance(reading.feed, Channel) and reading.feed.name == LATE
+        beats = self.topology.beats(reading.feed) and not reading.shape.is_table and not is_late
         return replace(reading, markers=_may_be_marked(reading) and (self.config.markers or beats))
 
     def _marked(self, reading: Reading, idle: Duration | None) -> MarkedTopic:
@@ -298,22 +327,20 @@ class _Planner:
         lateness = self.topology.lateness(node)
         if is_rejects(feed):
             return Reading(feed, Shape(REJECTS_SCHEMA, Format.BYTES), lateness)
-        if isinstance(feed, Channel) and feed.name == LATE:
+        if isinstance(feed, Channel) and feed.name == LATE and feed not in self._written:
             raise InputError(
-                f'nothing writes {feed} yet: windows drop late rows, and late="divert" is not served yet',
-                next_step="read the node itself",
+                f"nothing writes {feed}: {node.name!r} diverts no late rows",
+                next_step='say late="divert" of its window, or read the node itself',
             )
-        if not isinstance(node, Source):
+        if feed in self._written:
             return Reading(feed, self._written[feed], lateness)
+        assert isinstance(node, Source)
         shape = Shape(node.schema, key=node.key, time=node.event_time, ahead=node.ahead)
         if isinstance(node, Topic):
             shape = Shape(
                 node.schema, node.format, node.key, node.event_time, node.ahead, node.record_columns, is_table(node)
             )
         return Reading(feed, shape, lateness)
-
-    def _is_known(self, feed: Feed) -> bool:
-        return feed in self._written or (isinstance(feed, Channel) and feed.name not in _channels(feed))
 
     def _call(self, node: Node, frames: Mapping[Feed, DataFrame | Table], steps: dict[Step, Any]) -> Any:
         assert isinstance(node, FunctionNode)
@@ -330,6 +357,7 @@ class _Planner:
     def _problem(
         self, node: Node, message: str, next_step: str | None = None, error: BaseException | None = None
     ) -> None:
+        self._failed.add(node)
         file, line = node.place.shown_file, node.place.line
         if error is not None and (found := _users_line(error)) is not None:
             file, line = found
@@ -340,17 +368,14 @@ def _may_be_marked(reading: Reading) -> bool:
     return reading.shape.time is not None and not isinstance(reading.feed, Rate | Files)
 
 
-def _held(node: QueryNode, rows: DataFrame, joins: list[JoinUse]) -> Duration | None:
+def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
     """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
     ours = sum("join" in join.described for join in joins)
-    own_time = isinstance(node, Stream) and node.event_time in (None, output_time(rows))
-    if is_table(node) or not own_time or stream_joins(rows) != ours:
-        return None
+    for rows in outputs:
+        own_time = isinstance(node, Stream) and node.event_time in (None, output_time(rows))
+        if is_table(node) or not own_time or stream_joins(rows) > ours:
+            return None
     return Duration(sum(join.held.microseconds for join in joins))
-
-
-def _channels(channel: Channel) -> tuple[str, ...]:
-    return channel.node.channels if isinstance(channel.node, Stream) else ()
 
 
 def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
@@ -373,7 +398,15 @@ def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
 
 def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) -> str:
     """The mode that was asked for by `emit`; else the one that fits the sink, and after that the other."""
-    emits = {window.emit for window in windows if window.emit is not None}
+    native = [window for window in windows if window.why_operator is None]
+    if keeps_python_state(frame):
+        if any(window.emit is Emit.CHANGES for window in native):
+            raise InputError(
+                'it has a window of Spark\'s own with emit="changes" beside an operator, and a query has one way',
+                next_step="put one of them in a node of its own",
+            )
+        native = []
+    emits = {window.emit for window in native if window.emit is not None}
     if len(emits) > 1:
         raise InputError(
             'windows of one node emit "final" and "changes", and a query has one way',
@@ -383,6 +416,8 @@ def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) ->
         modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]
     else:
         modes = [UPDATE, APPEND] if isinstance(node, View) else [APPEND, UPDATE]
+    if keeps_python_state(frame):
+        modes = [APPEND]
     complaints = []
     for mode in modes:
         complaint = mode_problem(frame, mode)

@@ -1,64 +1,103 @@
 """`hr.windowed`: rows of a span of event time brought together, by Spark's own window where it has one.
 
 Spark's window serves tumbling and hopping windows whose late rows are dropped. What it lacks (sliding windows,
-sessions, late rows that are diverted or corrected) belongs to the vectorised operator; `_refuse_unserved` is where
-the ways part.
+sessions, late rows that are diverted or corrected, functions over whole windows) is done by the operators of
+`headrace.operators`; `_why_operator` is where the ways part.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from headrace.engine.encoding import named
-from headrace.engine.marks import event_times_of, key_of, marked_time
+from headrace.engine.marks import event_times_of, is_windowed, key_of, lateness_of, marked_time
+from headrace.engine.results import LateRows, Result, result_of
+from headrace.engine.window_operators import WindowSpec, input_of, operator_of
 from headrace.errors import InputError
-from headrace.topology import Aggregate, AggregateKind, Emit, Hopping, Late, Tumbling, Window
+from headrace.operators.hosting import buckets_of, hosted
+from headrace.operators.operator import RESULTS
+from headrace.topology import (
+    Aggregate,
+    AggregateKind,
+    Duration,
+    Emit,
+    EventSession,
+    GapSession,
+    Hopping,
+    Late,
+    Schema,
+    Sliding,
+    Tumbling,
+    Window,
+)
 from headrace.topology.declaring import names_of
+from headrace.topology.duration import DurationLike
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["WINDOW_END", "WINDOW_START", "WindowUse", "Windowed", "WindowedRows", "uses_of_windows", "windowed"]
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 WINDOW = "_window"
+RESERVED = ("revision", "_deleted", "_before", "_opens", "_closes")
+"""What an operator's own columns are called."""
+NO_TIME = Duration(0)
+
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
 class WindowUse:
     """A window as a node used it: what its checkpoint depends on, and when its rows come out."""
 
-    window: Window
-    by: tuple[str, ...]
-    time: str
-    aggregates: tuple[tuple[str, Aggregate], ...]
-    late: Late
+    spec: WindowSpec
     emit: Emit | None
+    """As it was asked for; None where the node decides."""
+    why_operator: str | None
+    """Why an operator of Headrace's own computes it; None where Spark's window does."""
+    buckets: int
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "window": str(self.window),
-            "by": list(self.by),
-            "time": self.time,
-            "aggregates": {name: str(aggregate) for name, aggregate in self.aggregates},
-            "late": str(self.late),
+        spec = self.spec
+        described: dict[str, Any] = {
+            "window": str(spec.window),
+            "by": list(spec.by),
+            "time": spec.time,
+            "aggregates": {name: str(aggregate) for name, aggregate in spec.aggregates},
+            "late": str(spec.late),
         }
+        if self.why_operator is not None:
+            described |= {"emit": str(spec.emit), "until": str(spec.until), "buckets": self.buckets}
+        return described
+
+    def explain(self) -> str:
+        """Who computes it, and why, in words."""
+        by = f" by {', '.join(self.spec.by)}" if self.spec.by else ""
+        who = "Spark's own window" if self.why_operator is None else f"Headrace's operator: {self.why_operator}"
+        return f"{self.spec.window}{by}: {who}"
 
 
-_uses: ContextVar[list[WindowUse] | None] = ContextVar("uses of windows", default=None)
+@dataclass(slots=True)
+class _Uses:
+    emit: Emit
+    found: list[WindowUse]
+
+
+_uses: ContextVar[_Uses | None] = ContextVar("uses of windows", default=None)
 
 
 @contextmanager
-def uses_of_windows() -> Iterator[list[WindowUse]]:
-    """All windows that are made inside: a DataFrame cannot say how it was asked to be emitted."""
-    uses: list[WindowUse] = []
+def uses_of_windows(emit: Emit = Emit.FINAL) -> Iterator[list[WindowUse]]:
+    """All windows that are made inside, whose rows come out as `emit` says unless they say so themselves."""
+    uses = _Uses(emit, [])
     token = _uses.set(uses)
     try:
-        yield uses
+        yield uses.found
     finally:
         _uses.reset(token)
 
@@ -78,32 +117,62 @@ class WindowedRows(ClassicDataFrame):
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """A stream cut into windows; `.agg` says what is wanted of each."""
+    """A stream cut into windows; `.agg` or `.apply` say what is wanted of each."""
 
     stream: DataFrame
     window: Window
     by: tuple[str, ...]
     time: str
     late: Late
+    until: Duration
     emit: Emit | None
 
-    def agg(self, **aggregates: Aggregate) -> WindowedRows:
-        """One row a window: the `by` columns, `window_start`, `window_end`, and the aggregates by their names."""
-        _check_aggregates(aggregates, self.stream.columns, self.by)
+    def agg(self, **aggregates: Aggregate) -> "WindowedRows | Result":
+        """One row a window: the `by` columns, `window_start`, `window_end`, and the aggregates by their names.
+
+        Of sliding windows one row an event, with the event's own columns. Where rows may be late, or come out
+        again, it gives no DataFrame but a result that has `.having`, `.select` and `.with_columns`.
+        """
+        taken = self.stream.columns if isinstance(self.window, Sliding) else self.by
+        _check_aggregates(aggregates, self.stream.columns, taken)
+        spec = self._spec(aggregates)
+        why = _why_operator(spec)
+        self._note(spec, why)
+        return self._operated(spec) if why is not None else self._native(spec)
+
+    def _spec(self, aggregates: dict[str, Aggregate]) -> WindowSpec:
         uses = _uses.get()
-        if uses is not None:
-            use = WindowUse(self.window, self.by, self.time, tuple(aggregates.items()), self.late, self.emit)
-            uses.append(use)
-        computed = [_computed(aggregate, self.time).alias(name) for name, aggregate in aggregates.items()]
+        emit = self.emit or (Emit.FINAL if uses is None else uses.emit)
+        return WindowSpec(self.window, self.by, self.time, tuple(aggregates.items()), self.late, self.until, emit)
+
+    def _note(self, spec: WindowSpec, why: str | None) -> None:
+        if (uses := _uses.get()) is not None:
+            uses.found.append(WindowUse(spec, self.emit, why, buckets_of(self.stream.sparkSession)))
+
+    def _native(self, spec: WindowSpec) -> "WindowedRows":
+        computed = [_computed(aggregate, self.time).alias(name) for name, aggregate in spec.aggregates]
         grouped = self.stream.groupBy(*map(named, self.by), _span(self.window, self.time)).agg(*computed)
         return _as_rows(
             grouped.select(
                 *map(named, self.by),
                 F.col(WINDOW).getField("start").alias(WINDOW_START),
                 marked_time(F.col(WINDOW).getField("end"), WINDOW_END),
-                *map(named, aggregates),
+                *(named(name) for name, _ in spec.aggregates),
             )
         )
+
+    def _operated(self, spec: WindowSpec) -> "WindowedRows | Result":
+        rows = input_of(self.stream, spec)
+        operator = operator_of(rows.schema, spec)
+        keys = {RESULTS: [named(name) for name in self.by]}
+        host = hosted(operator, {RESULTS: rows}, keys, buckets_of(self.stream.sparkSession))
+        if spec.late is Late.DROP and not spec.revises:
+            frame = host.rows()
+            marked = (marked_time(named(name), name) if name == WINDOW_END else named(name) for name in frame.columns)
+            return _as_rows(frame.select(*marked))
+        late = None if spec.late is Late.DROP else LateRows(Schema.of(rows.schema), self.by, self.time)
+        sliding, session = isinstance(self.window, Sliding), isinstance(self.window, GapSession | EventSession)
+        return result_of(host, late, () if sliding else (*self.by, WINDOW_START), deletes=session)
 
 
 def windowed(
@@ -112,12 +181,15 @@ def windowed(
     *,
     by: str | Sequence[str] | None = None,
     late: str = "drop",
+    until: DurationLike | None = None,
     emit: str | None = None,
 ) -> Windowed:
     """Cut a stream into windows of its event time, for each value of `by`: the key of its topic unless said.
 
-    `late` says what becomes of rows that come after their window was closed. `emit="final"` gives a window's row
-    once, when it is closed (a stream's default), `"changes"` whenever it changes (a view's default).
+    `late` says what becomes of rows that come after their window was closed: `"drop"` counts them, `"divert"` writes
+    them to the node's channel `.late`, `"correct"` has the window come out again, for as long as `until` says, and
+    diverts them after that. `emit="final"` gives a window's row once, when it is closed (a stream's default),
+    `"changes"` whenever it changes (a view's and a table's default).
     """
     if not isinstance(stream, DataFrame):
         raise InputError(f"windowed() takes a DataFrame, not {type(stream).__name__}")
@@ -125,23 +197,47 @@ def windowed(
         raise InputError(f"{window!r} is no window", next_step='write hr.tumbling("1 minute") or one of its kin')
     kept = _choice("late", Late.of, late)
     when = None if emit is None else _choice("emit", Emit.of, emit)
-    _refuse_unserved(window, kept)
-    return Windowed(stream, window, _by(stream, by), _event_time(stream), kept, when)
+    names = _by(stream, by)
+    time = _event_time(stream)
+    horizon = _horizon(kept, until, lateness_of(stream, time))
+    return Windowed(stream, window, names, time, kept, horizon, when)
 
 
-def _refuse_unserved(window: Window, late: Late) -> None:
-    if not isinstance(window, Tumbling | Hopping):
+def _horizon(late: Late, until: DurationLike | None, lateness: Duration) -> Duration:
+    if late is not Late.CORRECT:
+        if until is not None:
+            raise InputError(
+                f'windowed(): until without late="correct" means nothing, and late is "{late}"',
+                next_step='say late="correct", or leave until out',
+            )
+        return NO_TIME
+    if until is None:
+        raise InputError('windowed(): late="correct" does not know for how long', next_step='say it: until="1 day"')
+    horizon = _choice("until", Duration.of, until)
+    if horizon < lateness:
         raise InputError(
-            f"a {str(window).split()[0]} window is not served yet: {window}",
-            next_step="hr.tumbling and hr.hopping are",
+            f"windowed(): until is {horizon}, and rows may be {lateness} late before they are late at all",
+            next_step=f"make until at least {lateness}",
         )
-    if late is not Late.DROP:
-        raise InputError(
-            f'late="{late}" is not served yet', next_step='leave it out: late="drop" counts late rows and drops them'
-        )
+    return horizon
 
 
-def _choice(option: str, parse: Callable[[Any], Any], value: Any) -> Any:
+def _why_operator(spec: WindowSpec) -> str | None:
+    """Why Spark's own window does not do; None where it does."""
+    match spec.window:
+        case Sliding():
+            return "Spark has no windows per event"
+        case GapSession():
+            return "Spark's sessions tell nothing before they close, and drop late rows"
+        case EventSession():
+            return "Spark has no sessions that an event opens"
+    return None if spec.late is Late.DROP else f"Spark drops late rows, and these are {_done_with[spec.late]}"
+
+
+_done_with = {Late.DIVERT: "diverted", Late.CORRECT: "corrections"}
+
+
+def _choice(option: str, parse: Callable[[Any], C], value: Any) -> C:
     try:
         return parse(value)
     except InputError as error:
@@ -172,6 +268,11 @@ def _by(stream: DataFrame, by: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def _event_time(stream: DataFrame) -> str:
     times = event_times_of(stream)
+    if not times and is_windowed(stream):
+        raise InputError(
+            "windowed() finds no watermark among the rows, which are those of a window already",
+            next_step="put this one in the next node",
+        )
     if not times:
         raise InputError(
             "windowed() finds no event time among the rows",
@@ -185,7 +286,7 @@ def _event_time(stream: DataFrame) -> str:
     return times[0]
 
 
-def _check_aggregates(aggregates: dict[str, Aggregate], columns: Sequence[str], by: Sequence[str]) -> None:
+def _check_aggregates(aggregates: dict[str, Aggregate], columns: Sequence[str], taken: Sequence[str]) -> None:
     if not aggregates:
         raise InputError("agg() was given nothing to compute", next_step="write agg(n=hr.count())")
     for name, aggregate in aggregates.items():
@@ -194,7 +295,7 @@ def _check_aggregates(aggregates: dict[str, Aggregate], columns: Sequence[str], 
                 f"agg(): {name} is {type(aggregate).__name__}, no aggregate",
                 next_step="write hr.count() or one of its kin; Spark's own go with groupBy(F.window(...))",
             )
-        if name in (*by, WINDOW_START, WINDOW_END):
+        if name in (*taken, WINDOW_START, WINDOW_END, *RESERVED):
             raise InputError(f"agg(): {name!r} is taken by the window's own column", next_step="choose another name")
         if aggregate.column is not None and aggregate.column not in columns:
             step = did_you_mean(aggregate.column, columns)

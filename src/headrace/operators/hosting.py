@@ -1,8 +1,10 @@
 """An operator inside Spark: `transformWithState` by bucket, one step for each bucket and batch.
 
-Spark sees a handful of rows per batch, each a blob (see `packing`). A bucket has one timer, at the time at which
-something falls due even if no row comes, and beside its chunks a note of what it acted on last and with what it
-was made: a state that was made with another number of buckets or in another layout is refused.
+Spark sees a handful of rows per batch, each a blob (see `packing`). A bucket has one timer, by which it takes its
+step whenever the watermark has moved, even if no row comes: what falls due comes out, what is no longer needed goes,
+and what is late is judged by the same watermark in all buckets that have had rows. Beside its chunks it has a note of
+what it acted on last and with what it was made: a state that was made with another number of buckets or in another
+layout is refused.
 """
 
 import hashlib
@@ -152,7 +154,7 @@ class _Host(StatefulProcessor):
         watermark = max(fired, watermark_ms * 1000 if watermark_ms > 0 else BEGINNING)
         chunks = _StateChunks(self._chunks, json.loads(sizes))
         output = self._operator.step(chunks, Step(tables, watermark, fired))
-        timer = self._moved(timer, output.wake, watermark_ms)
+        timer = self._moved(timer, watermark_ms)
         noted = json.dumps(chunks.sizes, separators=(",", ":"))
         self._meta.update((watermark, timer, self._buckets, self._operator.version, self._made, noted))
         blobs = [
@@ -166,14 +168,13 @@ class _Host(StatefulProcessor):
         )
         return iter([*blobs, told])
 
-    def _moved(self, timer: int | None, wake: int | None, watermark_ms: int) -> int | None:
-        """The one timer of a bucket, put where it is wanted now. Spark counts in milliseconds."""
-        wanted = None if wake is None else max(-(-wake // 1000), watermark_ms + 1, 1)
+    def _moved(self, timer: int | None, watermark_ms: int) -> int:
+        """The one timer of a bucket, put behind the watermark. Spark counts in milliseconds, from 1 on."""
+        wanted = max(watermark_ms, 0) + 1
         if wanted != timer:
             if timer is not None:
                 self._handle.deleteTimer(timer)
-            if wanted is not None:
-                self._handle.registerTimer(wanted)
+            self._handle.registerTimer(wanted)
         return wanted
 
     def _check(self, buckets: int, version: int, made: str) -> None:

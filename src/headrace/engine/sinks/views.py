@@ -1,14 +1,19 @@
 """Views as sinks: the rows of a batch, its number and the offsets it covers in one PostgreSQL transaction."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.engine.checkpoints import Checkpoint
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
+from headrace.engine.results import LATE_RECORD
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.ledger import BEGUN, Entry, agreed
-from headrace.engine.sinks.rows import collect
+from headrace.engine.sinks.rows import Rows, collect
 from headrace.engine.sinks.topics import RECORD, LedgeredWriter, spool_folder
 from headrace.tables import ViewWriter, shown
 from headrace.topology import Guarantee, Schema, View
@@ -22,17 +27,17 @@ ORDER = "_order_{}"
 class ViewSink:
     """A batch is in a view exactly once, since that costs nothing more: at-least-once is no less.
 
-    At-most-once claims the batch first, and does not write it again. Records that cannot be used go to topics, so
-    they have a transaction and a ledger of their own.
+    At-most-once claims the batch first, and does not write it again. Records that cannot be used and rows that came
+    too late go to topics, so they have a transaction and a ledger of their own.
     """
 
     def __init__(
-        self, node: View, columns: Schema, rejects: LedgeredWriter | None, config: RunConfig, checkpoint: Checkpoint
+        self, node: View, columns: Schema, records: LedgeredWriter | None, config: RunConfig, checkpoint: Checkpoint
     ) -> None:
         self._node = node
         self._place = f"the ledger of view {node.table_name} in {shown(config.postgres_dsn)}"
         self._writer = ViewWriter(config.postgres_dsn, node.app_name, node.name, columns, node.key)
-        self._rejects = rejects
+        self._records = records
         self._checkpoint = checkpoint
         self._spool: Path = spool_folder(config, node.app_name)
         self._last = BEGUN
@@ -49,18 +54,18 @@ class ViewSink:
             self._writer.write(query_id, BEGUN, {}, [])
         self._last = BEGUN if entry is None else entry.batch
         ledgers: tuple[str, ...] = (LEDGER,)
-        if self._rejects is not None:
-            self._rejects.open()
-            ledgers += (self._rejects.ledger_name,)
+        if self._records is not None:
+            self._records.open()
+            ledgers += (self._records.ledger_name,)
         self._checkpoint.take_note(registered=ledgers, starts_over=False)
 
     def write(self, batch: Batch) -> None:
         is_there = batch.number <= self._last
-        if is_there and (self._rejects is None or self._rejects.has(batch.number)):
+        if is_there and (self._records is None or self._records.has(batch.number)):
             batch.drain()
             return
         with collect(batch.frame, self._spool) as rows:
-            self._write_rejects(batch)
+            self._write_records(batch, rows)
             if is_there:
                 return
             query_id = self._checkpoint.query_id
@@ -68,36 +73,59 @@ class ViewSink:
             if claimed:
                 self._writer.claim(query_id, batch.number)
             # Without rows too: somebody may wait for the view to cover a record that gave none.
-            self._writer.write(query_id, batch.number, batch.offsets(), rows.slices(), claimed=claimed)
+            self._writer.write(query_id, batch.number, batch.offsets(), _own(rows), claimed=claimed)
         self._last = batch.number
 
     def close(self) -> None:
         self._writer.close()
-        if self._rejects is not None:
-            self._rejects.close()
+        if self._records is not None:
+            self._records.close()
 
-    def _write_rejects(self, batch: Batch) -> None:
-        if self._rejects is None or self._rejects.has(batch.number):
+    def _write_records(self, batch: Batch, rows: Rows) -> None:
+        """What of a batch goes to topics: late rows, and what could not be used."""
+        if self._records is None or self._records.has(batch.number):
             return
+        late = _which(rows, late=True)
+        some_late = late is not None and len(late)
         with ExitStack() as stack:
             parts = [stack.enter_context(collect(frame, self._spool)) for frame in batch.rejects()]
-            if any(map(len, parts)):
-                with self._rejects.transaction(batch.number) as producer:
-                    for rows in parts:
-                        producer.send(rows.slices(only=RECORD))
+            if some_late or any(map(len, parts)):
+                with self._records.transaction(batch.number) as producer:
+                    if some_late:
+                        producer.send(_records_of_late(rows, late))
+                    for rejects in parts:
+                        producer.send(rejects.slices(only=RECORD))
 
 
 def view_sink(
     node: View,
     columns: Schema,
-    has_rejects: bool,
+    has_records: bool,
     config: RunConfig,
     cluster: Cluster,
     checkpoint: Checkpoint,
     prefix: str,
 ) -> ViewSink:
-    rejects = LedgeredWriter(node, config, cluster, checkpoint, prefix) if has_rejects else None
-    return ViewSink(node, columns, rejects, config, checkpoint)
+    records = LedgeredWriter(node, config, cluster, checkpoint, prefix) if has_records else None
+    return ViewSink(node, columns, records, config, checkpoint)
+
+
+def _which(rows: Rows, *, late: bool) -> pa.Array | None:
+    """The places of the late rows, or of the view's own; None where no row can be late."""
+    if LATE_RECORD not in rows.columns:
+        return None
+    is_late = rows.column(LATE_RECORD).is_valid()
+    return pc.indices_nonzero(is_late if late else pc.invert(is_late))
+
+
+def _own(rows: Rows) -> Iterator[pa.RecordBatch]:
+    """The rows for the view."""
+    return rows.slices(_which(rows, late=False), only=[name for name in rows.columns if name != LATE_RECORD])
+
+
+def _records_of_late(rows: Rows, places: pa.Array) -> Iterator[pa.RecordBatch]:
+    for part in rows.slices(places, only=[LATE_RECORD]):
+        yield pa.RecordBatch.from_struct_array(part.column(0))
 
 
 def ordered_by(node: View) -> dict[str, str]:
