@@ -1,7 +1,7 @@
 """What the operators should give, said as plainly as it can be: rows as dictionaries, one at a time, all kept."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.operators.operator import BEGINNING
-from headrace.topology import Aggregate, AggregateKind, Emit, Late
+from headrace.topology import Aggregate, AggregateKind, Emit, Late, Since
 
 Row = dict[str, Any]
 
@@ -300,6 +300,61 @@ class GapSessions:
             self.sessions = [other for other in self.sessions if other not in near] + [whole]
             changed = [other for other in changed if other not in near] + [whole]
         return changed
+
+
+class EventSessions:
+    """All rows are kept, and all sessions made anew in each step, by walking through the rows of a key."""
+
+    def __init__(self, policy: Policy, timeout: int, since: Since) -> None:
+        self.policy, self.timeout, self.since = policy, timeout, since
+        self.rows: dict[Any, list[Row]] = {}
+        self.telling = Telling(policy)
+        self.known: dict[Any, Any] = {}
+        self.fired = BEGINNING
+
+    def step(self, rows: Sequence[Row], watermark: int) -> Stepped:
+        policy, out = self.policy, Stepped()
+        for row in rows:
+            if row[policy.time] is None or policy.at(row) < self.fired - policy.until:
+                out.late.append({name: value for name, value in row.items() if name not in ("_opens", "_closes")})
+            else:
+                self.rows.setdefault(policy.key(row), []).append(row)
+        there = set()
+        for key, mine in self.rows.items():
+            passed = sorted((row for row in mine if policy.at(row) < watermark), key=policy.at)
+            for start, end, inside, closed in self.walked(passed):
+                there.add((key, start))
+                figures = identity({"window_end": end, **aggregates(policy.wanted, policy.schema, inside, policy.time)})
+                ended = closed or end <= watermark
+                if (ended or policy.emit is Emit.CHANGES) and self.known.get((key, start)) != figures:
+                    self.known[key, start] = figures
+                    out.results.append(self.telling.tell(start, end, inside))
+        for place in list(self.known):
+            if place not in there:
+                del self.known[place]
+                out.results.append(self.telling.delete(*place))
+        self.fired = watermark
+        return out
+
+    def walked(self, rows: Sequence[Row]) -> Iterator[tuple[int, int, list[Row], bool]]:
+        """Start, end and rows of each session, and whether a row closed it."""
+        inside: list[Row] = []
+        for number, row in enumerate(rows):
+            time = self.policy.at(row)
+            if inside and time >= self.limit(inside):
+                yield self.policy.at(inside[0]), self.limit(inside), inside, False
+                inside = []
+            if inside or row["_opens"]:
+                inside = [*inside, row]
+            reopens = any(other["_opens"] and self.policy.at(other) == time for other in rows[number + 1 :])
+            if inside and row["_closes"] and not (reopens and self.policy.at(inside[0]) == time):
+                yield self.policy.at(inside[0]), time + 1, inside, True
+                inside = []
+        if inside:
+            yield self.policy.at(inside[0]), self.limit(inside), inside, False
+
+    def limit(self, inside: Sequence[Row]) -> int:
+        return self.policy.at(inside[0 if self.since is Since.FIRST else -1]) + self.timeout
 
 
 def canonical(rows: Iterable[Mapping[str, Any]]) -> list[Any]:

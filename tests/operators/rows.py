@@ -1,7 +1,7 @@
 """Random rows of all types, cut into steps, and a run of an operator beside its reference."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -104,20 +104,25 @@ def row(key: str | None, time: int | None, draw: int) -> Row:
     return values
 
 
-def rows_at(times: st.SearchStrategy[int | None]) -> st.SearchStrategy[list[Row]]:
-    one = st.builds(row, st.sampled_from(KEYS), times, st.integers(0, 2**9))
+def flagged(key: str | None, time: int | None, draw: int) -> Row:
+    """A row that may open or close a session."""
+    openings = [True, False, False, None]
+    return {**row(key, time, draw), "_opens": openings[draw % 4], "_closes": openings[draw // 4 % 4]}
+
+
+FLAGGED = pa.schema([*SCHEMA, ("_opens", pa.bool_()), ("_closes", pa.bool_())])
+
+
+def steps(
+    made: Callable[[str | None, int | None, int], Row] = row, lowest: int = -40, highest: int = 60
+) -> st.SearchStrategy[list[tuple[list[Row], int]]]:
+    """Batches of rows in any order, each with the watermark that is known when it comes."""
+    times = st.one_of(st.integers(lowest, highest), st.integers(0, 12), st.sampled_from([None, 0, 1, 1, 1]))
+    one = st.builds(made, st.sampled_from(KEYS), times, st.integers(0, 2**9))
     # A record that was delivered twice is there twice: that is for `dedup` to find, not for windows.
     twice = one.flatmap(lambda some: st.sampled_from([[some], [some], [some, some]]))
-    return st.lists(twice, max_size=10).map(lambda lots: [some for lot in lots for some in lot])
-
-
-def steps(lowest: int = -40, highest: int = 60) -> st.SearchStrategy[list[tuple[list[Row], int]]]:
-    """Batches of rows in any order, each with the watermark that is known when it comes."""
-    times = st.one_of(
-        st.integers(lowest, highest), st.integers(0, 12), st.just(None) if lowest == 0 else st.integers(0, 12)
-    )
-    cut = st.tuples(rows_at(times), st.integers(lowest, highest + 40))
-    return st.lists(cut, max_size=7)
+    rows = st.lists(twice, max_size=10).map(lambda lots: [some for lot in lots for some in lot])
+    return st.lists(st.tuples(rows, st.integers(lowest, highest + 40)), max_size=7)
 
 
 def table(rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.Table:
@@ -133,7 +138,7 @@ def assert_agrees(operator: Operator, reference: Reference, cuts: Iterable[tuple
         expected = reference(rows, highest)
         woken = run.wake is not None and run.wake <= highest
         late_before = run.late
-        output = run.step(highest, rows=table(rows))
+        output = run.step(highest, rows=table(rows, operator.inputs[RESULTS]))
         for name, made in output.tables.items():
             assert made.schema.equals(operator.outputs[name]), name
         results = output.tables[RESULTS].to_pylist() if RESULTS in output.tables else []

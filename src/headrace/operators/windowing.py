@@ -51,8 +51,13 @@ class Windowing:
         fields += [pa.field(WINDOW_START, TIME), pa.field(WINDOW_END, TIME), *self.folding.results]
         if self.revises:
             fields += [pa.field(REVISION, pa.int32()), pa.field(DELETED, pa.bool_()), pa.field(BEFORE, self.figures)]
-        late = {} if self.late is Late.DROP else {LATE: self.input}
+        late = {} if self.late is Late.DROP else {LATE: self.carried}
         return {RESULTS: pa.schema(fields), **late}
+
+    @property
+    def carried(self) -> pa.Schema:
+        """The columns of a late row."""
+        return self.input
 
     @property
     def revises(self) -> bool:
@@ -97,7 +102,7 @@ class Windowing:
         schema = self.outputs[RESULTS]
         tables = {RESULTS: pa.concat_tables([schema.empty_table(), *results])}
         if LATE in self.outputs:
-            tables[LATE] = late
+            tables[LATE] = late.select(self.carried.names)
         return Output({name: table for name, table in tables.items() if len(table)}, wake, len(late))
 
     def results(self, windows: pa.Table, ends: Indices, figures: pa.Table) -> pa.Table:
