@@ -34,7 +34,9 @@ from headrace.errors import (
 if typing.TYPE_CHECKING:
     from headrace.app import App, Running
     from headrace.clients import Consumer, Producer, Receipt, Record
+    from headrace.engine.dedup import dedup
     from headrace.engine.enriching import enrich
+    from headrace.engine.gathering import gather
     from headrace.engine.joins import join, merge
     from headrace.engine.windows import windowed
     from headrace.topology import (
@@ -92,8 +94,10 @@ __all__ = [
     "corrected_time",
     "count",
     "count_distinct",
+    "dedup",
     "enrich",
     "first",
+    "gather",
     "hopping",
     "ingestion_time",
     "join",
@@ -117,11 +121,13 @@ _LAZY = {
     "Producer": "headrace.clients",
     "Receipt": "headrace.clients",
     "Record": "headrace.clients",
+    "dedup": "headrace.engine.dedup",
+    "enrich": "headrace.engine.enriching",
+    "gather": "headrace.engine.gathering",
     "join": "headrace.engine.joins",
     "merge": "headrace.engine.joins",
     "windowed": "headrace.engine.windows",
     "collect": "headrace.topology",
-    "enrich": "headrace.engine.enriching",
     "corrected_time": "headrace.topology",
     "count": "headrace.topology",
     "count_distinct": "headrace.topology",

@@ -135,6 +135,40 @@ def test_events_see_the_row_that_was_valid_at_their_time(headrace_harness: MakeH
     assert harness.progress(then).late == 0
 
 
+def test_events_come_out_once(headrace_harness: MakeHarness) -> None:
+    app = hr.App("terminals")
+    payments = app.topic("payments", PAYMENTS, key="id", event_time="at", lateness="1 minute")
+
+    @app.stream(key="id")
+    def once(payments: DataFrame) -> DataFrame:
+        return hr.dedup(payments, on=["id", "card"], within="1 hour")
+
+    @app.stream(key="card")
+    def hourly(once: DataFrame) -> Any:
+        return hr.windowed(once, hr.tumbling("1 hour"), by="card").agg(n=hr.count())
+
+    harness = headrace_harness(app)
+    sent = [("1", "x", 0), ("1", "y", 1), ("2", "x", 2), ("1", "x", 3)]
+    harness.send(payments, [{"id": id, "card": card, "at": at(minute)} for id, card, minute in sent])
+    harness.settle()
+    first = [("1", "x"), ("1", "y"), ("2", "x")]
+    assert sorted((row["id"], row["card"]) for row in harness.rows(once)) == first
+    harness.restart()
+    harness.send(payments, {"id": "1", "card": "x", "at": at(59)}, {"id": "2", "card": "x", "at": at(63)})
+    harness.settle()
+    assert sorted((row["id"], row["card"]) for row in harness.rows(once)) == [*first, ("2", "x")]
+    harness.advance(at(120))
+    harness.send(payments, {"id": "2", "card": "x", "at": at(125)})
+    harness.settle()
+    harness.send(payments, {"id": "2", "card": "x", "at": at(59)})
+    harness.settle()
+    assert harness.rows(once)[-1]["at"] == at(125), (
+        "of what is older than an hour before the watermark nothing is known"
+    )
+    assert harness.progress(once).late == 1
+    assert {(row["card"], row["n"]) for row in harness.rows(hourly)} >= {("x", 2), ("y", 1)}
+
+
 def refusal(spark: SparkSession, config: RunConfig, function: Callable[..., Any]) -> str:
     """The one problem of a node, told before any query starts."""
     from headrace.engine.plan import plan
@@ -147,7 +181,7 @@ def refusal(spark: SparkSession, config: RunConfig, function: Callable[..., Any]
     with pytest.raises(hr.PlanError) as caught:
         plan(app.topology(), spark, config)
     (problem,) = caught.value.problems
-    assert problem.file.endswith("test_joins.py")
+    assert problem.file.endswith(function.__code__.co_filename.rpartition("/")[2])
     assert problem.line > function.__code__.co_firstlineno, "it is told at the line of the call"
     return f"{problem.message}; {problem.next_step}"
 
@@ -203,10 +237,16 @@ def test_what_cannot_be_joined_is_told_before_any_query_starts(spark: SparkSessi
     def merged_unlike(clicks: Any, searches: Any) -> Any:
         return hr.merge(clicks, searches)
 
+    def forever(clicks: Any) -> Any:
+        return hr.dedup(clicks, on="link")
+
+    def again(clicks: Any) -> Any:
+        return hr.dedup(hr.dedup(clicks, on="link", within="1 minute"), on="search", within="1 minute")
+
     def tell(function: Callable[..., Any]) -> str:
         return refusal(spark, config, function)
 
-    assert "does not know how long to wait for a partner; say how far apart they may be: within=" in tell(no_within)
+    assert "join() does not know how long to wait for a partner; say it: within=" in tell(no_within)
     assert "on: 'id' is string on the left, and 'search' int on the right; cast one of them" in tell(unlike)
     assert "on: 'serch' is no column of the right; did you mean 'search'?" in tell(unknown)
     assert "join() finds no event time among the rows" in tell(timeless_side)
@@ -222,3 +262,7 @@ def test_what_cannot_be_joined_is_told_before_any_query_starts(spark: SparkSessi
     assert "as_of: 'then' is unknown" in tell(as_when)
     assert "merge() takes two streams or more" in tell(merged_one)
     assert "stream 2 has 'search' as nothing, and stream 1 as string; select the same columns" in tell(merged_unlike)
+    assert "dedup() does not know how far apart the like may be" in tell(forever)
+    assert "dedup() finds no watermark among the rows, which keep state already; put this in the next node" in tell(
+        again
+    )

@@ -91,12 +91,7 @@ def join(
     pairs = columns_on("join()", on, ("left", left.columns), ("right", right.columns))
     check_types("join()", pairs, left, right)
     kind = chosen("join()", "how", How, how)
-    if within is None:
-        raise InputError(
-            "join() of two streams does not know how long to wait for a partner",
-            next_step='say how far apart they may be: within="10 minutes"',
-        )
-    span = duration("join()", "within", within)
+    span = span_of("join()", within, "how long to wait for a partner")
     left_time, right_time = (event_time("join()", side) for side in (left, right))
     kept = [name for name in right.columns if name not in pairs.values()]
     check_clash("join()", [*left.columns, JOINED_AT], kept, "right.withColumnRenamed({0!r}, 'right_{0}')")
@@ -219,6 +214,16 @@ def duration(call: str, option: str, value: DurationLike) -> Duration:
         return Duration.of(value)
     except InputError as error:
         raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
+
+
+def span_of(call: str, within: DurationLike | None, what: str) -> Duration:
+    """How long state is kept for, which has to be said. `what` completes 'does not know'."""
+    if within is None:
+        raise InputError(f"{call} does not know {what}", next_step='say it: within="10 minutes"')
+    span = duration(call, "within", within)
+    if not span.microseconds:
+        raise InputError(f"{call}: within is zero", next_step='write a duration such as "10 minutes"')
+    return span
 
 
 def chosen(call: str, option: str, choices: type[C], value: str) -> C:

@@ -7,6 +7,7 @@ from headrace.topology import Duration
 
 __all__ = [
     "event_times_of",
+    "feed_of",
     "is_window_time",
     "is_windowed",
     "key_of",
@@ -24,11 +25,16 @@ KEY = "headrace.key"
 TIME = "headrace.time"
 """The event time of rows that have no watermark any more: a window's end, or that of each event."""
 EACH = "each"
+FEED = "headrace.feed"
+"""Of an event time: which feed the rows come from."""
 
 
-def marked_key(name: str, key: tuple[str, ...]) -> Column:
-    """A feed's column, marked if it is one of the key's."""
-    return named(name).alias(name, metadata={KEY: [key.index(name), len(key)]}) if name in key else named(name)
+def marked_key(name: str, key: tuple[str, ...], feed: str | None = None) -> Column:
+    """A feed's column, marked if it is one of the key's; the feed is named where it is the event time."""
+    marks: dict[str, object] = {KEY: [key.index(name), len(key)]} if name in key else {}
+    if feed is not None:
+        marks[FEED] = feed
+    return named(name).alias(name, metadata=marks) if marks else named(name)
 
 
 def marked_time(value: Column, name: str) -> Column:
@@ -57,6 +63,12 @@ def key_of(frame: DataFrame) -> tuple[str, ...] | None:
 def event_times_of(frame: DataFrame) -> list[str]:
     """The columns that have a watermark."""
     return [field.name for field in frame.schema if WATERMARK in field.metadata]
+
+
+def feed_of(frame: DataFrame) -> str | None:
+    """The feed that the rows come from, as far as their event time tells."""
+    feeds = {field.metadata[FEED] for field in frame.schema if FEED in field.metadata}
+    return str(feeds.pop()) if len(feeds) == 1 else None
 
 
 def output_time(frame: DataFrame) -> str | None:

@@ -78,7 +78,10 @@ def read(
     # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
     observed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
     usable = observed.filter(~F.col(REJECTED)).select(*rows(shape))
-    marked = usable.select(*(marked_key(name, shape.key) for name in usable.columns))
+    time = None if shape.time is None else shape.time.column
+    marked = usable.select(
+        *(marked_key(name, shape.key, str(feed) if name == time else None) for name in usable.columns)
+    )
     if shape.is_table:
         watermarked = partial(_watermarked, reading=reading, config=config, query=query)
         return Table(str(feed), marked, shape.key, None if shape.time is None else watermarked), rejects
