@@ -5,6 +5,7 @@ from benchmarks.scenarios import main
 
 SCENARIOS = {
     "operators-windows": windows.rates,
+    "operators-joins": windows.enrichment,
     "operators-small": windows.small,
 }
 

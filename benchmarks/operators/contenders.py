@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from headrace.operators.enriching import STREAM, TABLE, Enrich
 from headrace.operators.hosting import arrow_schema, hosted
 from headrace.operators.operator import Operator
 from headrace.operators.sessions import Sessions
@@ -45,6 +46,14 @@ def sessions(rows: DataFrame) -> DataFrame:
     return windowed(rows, Sessions, gap_us=2 * MINUTE)
 
 
+def enriched(rows: DataFrame, table: DataFrame) -> DataFrame:
+    operator = Enrich(
+        on=(("card", "card"),), time="at", stream=arrow_schema(rows.schema), table=arrow_schema(table.schema)
+    )
+    keys = {STREAM: [F.col("card")], TABLE: [F.col("card")]}
+    return hosted(operator, {STREAM: rows, TABLE: table}, keys, BUCKETS).rows()
+
+
 def native_tumbling(rows: DataFrame) -> DataFrame:
     return rows.groupBy("card", F.window("at", "1 minute")).agg(F.count(F.lit(1)), F.sum("amount"))
 
@@ -74,7 +83,7 @@ class TumblingByKey(StatefulProcessor):
                 n, total = self._windows.getValue(place) if self._windows.containsKey(place) else (0, 0.0)
                 self._windows.updateValue(place, (n + len(group), total + float(group["amount"].sum())))
                 self._handle.registerTimer(int(start) + 60_000)
-        yield pd.DataFrame({"card": [], "n": [], "total": []})
+        return iter(())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
         place = (expiredTimerInfo.getExpiryTimeInMs() - 60_000,)

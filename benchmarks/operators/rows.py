@@ -13,6 +13,7 @@ SPAN_US = 60_000_000
 """The event time of a batch of 200,000 rows: a key has two events a minute."""
 START_US = 1_767_225_600_000_000
 LATENESS = "10 seconds"
+TABLE_SCHEMA = "card STRING, home STRING, _time TIMESTAMP, _order BIGINT, _deleted BOOLEAN"
 SCHEMA = "card STRING, amount DOUBLE, at TIMESTAMP"
 
 

@@ -5,8 +5,8 @@ import itertools
 from benchmarks.engine.bench import Bench, progress
 from benchmarks.measure import Figures
 from benchmarks.operators import contenders
-from benchmarks.operators.rows import BATCH, KEYS, write_batches
-from benchmarks.operators.runs import Contender, Taken, run
+from benchmarks.operators.rows import BATCH, KEYS, TABLE_SCHEMA, events, stream, write_batches, write_table
+from benchmarks.operators.runs import Contender, Taken, measured, run
 from benchmarks.report import Section
 
 WARM_UP = 3
@@ -73,6 +73,27 @@ def rates(bench: Bench) -> Section:
         last = taken[name][-1]
         section.hold(name, "state in memory, a key", Figures((last.memory / KEYS,)), digits=0, unit=" B")
         section.hold(name, "state on disk, a key", Figures((last.disk / KEYS,)), digits=0, unit=" B")
+    return section
+
+
+def enrichment(bench: Bench) -> Section:
+    options = bench.options
+    folder, table = options.folder / "events", options.folder / "table"
+    write_batches(folder, [BATCH] * (WARM_UP + max(2, options.events // BATCH)))
+    write_table(table)
+    spark = bench.session()
+    taken = []
+    for number in range(options.rounds):
+        frame = contenders.enriched(events(spark, folder), stream(spark, table, TABLE_SCHEMA))
+        taken.append(measured(frame, options.folder / f"run{number}").rate(WARM_UP))
+        progress(f"round {number + 1} of {options.rounds}: {taken[-1]:,.0f} rows/s")
+    section = Section(
+        "operators-joins",
+        "The operators: enrichment as of the event's time",
+        [f"Batches of {BATCH:,} events against a table of {KEYS:,} rows, read before the first; 8 buckets."],
+        peer="beside",
+    )
+    section.reach("enrichment", "rate", Figures(tuple(taken)), 80_000, unit=" rows/s")
     return section
 
 
