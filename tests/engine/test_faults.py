@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from headrace.engine.progress import NodeProgress, NodeState
 from headrace.engine.runner import Runner
 from headrace.tables import EmbeddedPostgres
 from headrace.topology import App, Duration
+from tests.engine.disks import fill, mounted
 from tests.engine.topics import messages, rows, send
 
 if TYPE_CHECKING:
@@ -305,26 +304,8 @@ def test_damaged_state_is_told(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of four megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
+    with mounted(tmp_path / "disk") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            return ballast
 
 
 def test_a_full_disk_stops_the_app_and_once_there_is_room_it_goes_on(

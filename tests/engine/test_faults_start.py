@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.jars import CONNECTORS
+from headrace.services import Home
 from tests.conftest import COMMAND
+from tests.engine.disks import fill, mounted
+
+pytestmark = pytest.mark.timeout(400)
 
 APP = """
 import headrace as hr
@@ -31,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def complaint(folder: Path, kafka: str, *words: str, limit: float = 100, **environment: str) -> str:
+def complaint(folder: Path, kafka: str, *words: str, limit: float = 180, **environment: str) -> str:
     """The last line of `headrace run`, which must fail."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "HEADRACE_KAFKA")}
     done = subprocess.run(
@@ -75,6 +79,23 @@ def test_no_kafka_at_the_address(folder: Path) -> None:
     said = complaint(folder, "127.0.0.1:1")
     assert "no Kafka answers at 127.0.0.1:1" in said
     assert "--kafka" in said
+
+
+def test_no_room_for_the_home_folder(folder: Path, kafka: str) -> None:
+    with mounted(folder / "disk") as disk:
+        fill(disk)
+        said = complaint(folder, kafka, "--home", str(disk / "home"))
+        assert str(disk / "home") in said
+        assert "no space left on device" in said
+        assert "--home" in said
+        # Made while there was room, and filled up since.
+        (disk / "ballast").unlink()
+        Home(disk / "home").make()
+        fill(disk)
+        said = complaint(folder, kafka, "--home", str(disk / "home"))
+    assert "Spark did not start" in said
+    assert "No space left on device" in said
+    assert "check that Java runs, and that the home folder can be written and has room" in said
 
 
 @pytest.mark.long

@@ -13,6 +13,8 @@ __all__ = ["advice_on", "cause_of", "is_away"]
 AWAY = re.compile(r"kafka\.common\.errors\.(\w*Timeout|Disconnect|Network|NotLeader|Coordinator|Retriable)\w*Exception")
 PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:^[ \t].*\n|^\n)*^(\S.*)$", re.MULTILINE)
 CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+# What py4j puts before the error of Java's.
+CALLING = re.compile(r"\AAn error occurred while calling .*\n: ")
 
 # Spark's words, ours if they are better than its first line, and what to do.
 KNOWN = (
@@ -50,7 +52,7 @@ def cause_of(error: BaseException) -> str:
     """What went wrong, in a line: an error of Python's inside Spark's, or the innermost of Java's."""
     if isinstance(error, Error):
         return str(error)
-    text = str(error).strip()
+    text = CALLING.sub("", str(error).strip())
     if found := PYTHON_ERROR.findall(text):
         return str(found[-1]).strip()
     if found := CAUSED_BY.findall(text):

@@ -78,6 +78,8 @@ def start_session(
     import pyspark
     from pyspark.sql import SparkSession
 
+    from headrace.engine.causes import cause_of
+
     jars = connector_jars(pyspark.__version__, progress)
     home = home.absolute()
     wanted = session_settings(master=master, state=state, partitions=partitions, home=home, jars=jars)
@@ -95,7 +97,7 @@ def start_session(
     try:
         session = builder.getOrCreate()
     except Exception as error:
-        raise EngineError(f"Spark did not start at {master}: {first_line(error)}", next_step=_advice(master)) from error
+        raise EngineError(f"Spark did not start at {master}: {cause_of(error)}", next_step=_advice(master)) from error
     session.sparkContext.setLogLevel("ERROR")
     # PySpark prints a page of JSON for every error that it raises; what is raised is told by whoever catches it.
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -109,11 +111,7 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return Path(record.pathname).parent.name != "py4j"
 
 
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _advice(master: str) -> str:
     if is_local(master):
-        return "check that Java runs and that the home folder can be written"
+        return "check that Java runs, and that the home folder can be written and has room"
     return f"check that the master listens at {master} and that its workers can reach this machine"
