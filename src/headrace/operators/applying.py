@@ -120,12 +120,12 @@ class Applying:
             )
         columns = []
         for column in self.result:
-            given = made.column(column.name)
+            given, wanted = made.column(column.name), column.type
             try:
-                columns.append(given.cast(column.type))
+                columns.append(given.cast(wanted))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
                 raise EngineError(
-                    f"apply(): {name} gave {column.name!r} as {given.type}, which does not fit {column.type}: {problem}",
+                    f"apply(): {name} gave {column.name!r} as {given.type}, which does not fit {wanted}: {problem}",
                     next_step="cast it in the function, or change schema=",
                 ) from None
         return pa.Table.from_arrays(columns, schema=self.result)
