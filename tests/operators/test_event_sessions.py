@@ -118,6 +118,14 @@ def test_a_late_login_changes_what_was_told_and_deletes_what_is_no_session_any_m
     assert told(run, 50, event("a", 15)) == []
 
 
+def test_a_session_that_goes_on_after_all_is_told_again_however_long_it_lasts() -> None:
+    run = Run(sessions(10, Since.LAST, Late.CORRECT, until=5, wanted=COUNT), MemoryChunks())
+    assert told(run, 12, event("a", 0, "opens")) == [("a", 0, 10, 1, 0, False)]
+    assert told(run, 12, event("a", 8)) == []
+    assert told(run, 16) == []
+    assert told(run, 20) == [("a", 0, 18, 2, 1, False)]
+
+
 def test_late_rows_come_without_what_was_added_to_them() -> None:
     run = Run(sessions(20, late=Late.DIVERT), MemoryChunks())
     run.step(50)

@@ -98,6 +98,20 @@ def test_parts_stay_few() -> None:
     assert len(run.step(1000).tables[RESULTS]) == 200
 
 
+def test_rows_of_one_time_stay_in_their_order_of_arrival_whatever_is_merged() -> None:
+    wanted = (("all", Aggregate(AggregateKind.COLLECT, "text")), ("last", Aggregate(AggregateKind.LAST, "text")))
+    run = Run(windows(10, 10, by=(), wanted=wanted), MemoryChunks())
+    expected = []
+    for number, count in enumerate([20, 5, 1, 40]):
+        texts = [f"{number}.{place}" for place in range(count)]
+        run.step(0, rows=table([{**row("a", 5, 0), "text": text} for text in texts]))
+        expected += texts
+    assert len(list(run.chunks.names())) == 1
+    (made,) = run.step(10).tables[RESULTS].to_pylist()
+    assert made["all"] == expected
+    assert made["last"] == "3.39"
+
+
 def test_results_have_the_input_types_and_revisions_only_where_rows_come_again() -> None:
     plain = windows(10, 10, wanted=COUNT).outputs
     assert plain == {RESULTS: plain[RESULTS]}
