@@ -72,16 +72,13 @@ class Gather:
             pa.chunked_array([array_of(known.column(place)), *(part.keys[place] for part in came)])
             for place in range(len(self.on))
         ]
-        starts, ended = known.column(START).to_numpy(), known.column(ENDED).to_numpy()
-        is_due = ~ended & (starts + self.within_us <= step.watermark)
+        starts = known.column(START).to_numpy()
+        waiting = ~known.column(ENDED).to_numpy()
+        is_due = waiting & (starts + self.within_us <= step.watermark)
         codes = numbered(keys, np.concatenate([is_due, *(np.ones(len(part.times), np.bool_) for part in came)]))
         held = _padded(last_rows(codes[: len(known)]), codes)
-        closed = held >= 0
-        closed[closed] = ended[held[closed]]
-        forgotten = closed.copy()
-        forgotten[closed] = starts[held[closed]] + 2 * self.within_us <= step.fired
-        held[forgotten], closed[forgotten] = -1, False
-        is_open = (held >= 0) & ~closed
+        is_open = _of(held, waiting)
+        closed = _of(held, ~waiting & (starts + 2 * self.within_us > step.fired))
 
         start, latest = np.full(len(held), END), np.full(len(held), -END)
         start[is_open], latest[is_open] = starts[held[is_open]], known.column(LATEST).to_numpy()[held[is_open]]
@@ -97,8 +94,7 @@ class Gather:
             new = _padded(last_rows(np.where(counted, mine, -1)), codes)
             touched |= new >= 0
             before = array_of(known.column(len(self.on) + place))
-            old = is_open.copy()
-            old[is_open] = before.is_valid().to_numpy(zero_copy_only=False)[held[is_open]]
+            old = is_open & _of(held, before.is_valid().to_numpy(zero_copy_only=False))
             there.append((new >= 0) | old)
             taken.append((pa.chunked_array([before, part.values]), np.where(new >= 0, len(known) + new, held)))
         whole = np.logical_and.reduce(there)
@@ -180,6 +176,13 @@ class _Part:
         columns = [array_of(rows.column(field.name)) for field in kind]
         values = pa.StructArray.from_arrays(columns, fields=list(kind)) if columns else _empty_structs(len(rows))
         return cls(keys, values, times[taken], int((~taken).sum()))
+
+
+def _of(rows: Indices, values: Mask) -> Mask:
+    """What holds of rows, false where there is none."""
+    found = rows >= 0
+    found[found] = values[rows[found]]
+    return found
 
 
 def _padded(rows: Indices, codes: Indices) -> Indices:
