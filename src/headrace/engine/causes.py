@@ -11,6 +11,8 @@ __all__ = ["advice_on", "cause_of", "is_away"]
 
 # What Java's client says when a cluster is away; Spark hands on no more than its words.
 AWAY = re.compile(r"kafka\.common\.errors\.(\w*Timeout|Disconnect|Network|NotLeader|Coordinator|Retriable)\w*Exception")
+# Spark waits ten seconds for a Python process, which a machine with too much to do may not start in time.
+STARVED = "Python worker failed to connect back"
 PYTHON_ERROR = re.compile(r"^Traceback \(most recent call last\):\n(?:^[ \t].*\n|^\n)*^(\S.*)$", re.MULTILINE)
 CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 # What py4j puts before the error of Java's.
@@ -44,8 +46,9 @@ MENDED = "once that is mended, start the app again: it goes on with this batch"
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether Kafka or PostgreSQL is away, so that to wait may help."""
-    return isinstance(error, PostgresAway) or is_passing(error) or AWAY.search(str(error)) is not None
+    """Whether Kafka or PostgreSQL is away, or the machine has too much to do, so that to wait may help."""
+    told = str(error)
+    return isinstance(error, PostgresAway) or is_passing(error) or STARVED in told or AWAY.search(told) is not None
 
 
 def cause_of(error: BaseException) -> str:
