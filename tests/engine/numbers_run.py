@@ -35,7 +35,7 @@ from headrace.topology import Duration
 
 STRIKE, JOURNAL = "HEADRACE_TEST_STRIKE", "HEADRACE_TEST_JOURNAL"
 RUN, SELF = "run", "self"
-LARGEST_BATCH = 500
+LARGEST_BATCH = 2000
 BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(milliseconds=20)
 WINDOW = timedelta(seconds=5)
@@ -73,7 +73,7 @@ def strike_at(place: str, node: str) -> None:
 
 
 def work(n: Any) -> Any:
-    time.sleep(0.001)  # so that a worker is met at work
+    time.sleep(0.0005)  # so that a worker is met at work
     strike_at("working", "exact")
     return n
 

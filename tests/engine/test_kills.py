@@ -70,7 +70,7 @@ class Numbers(threading.Thread):
 
     def run(self) -> None:
         while not self.done.wait(0.05):
-            for _ in range(4):
+            for _ in range(2):
                 self._producer.produce("numbers", json.dumps(event(self.sent, at(self.sent))), key(self.sent))
                 self.sent += 1
             if self.sent % 100 == 0:
