@@ -165,3 +165,46 @@ def test_spark_tells_the_columns_of_every_node(good: Headrace) -> None:
         "fraud: 2 nodes to run; what it declares and what its functions return holds",
     ]
     assert [path.name for path in good.folder.iterdir()] == ["fraud.py"]
+
+
+WINDOWS = """
+import headrace as hr
+
+app = hr.App("fraud")
+payments = app.topic(
+    "payments", "id STRING, card STRING, at TIMESTAMP", key="card", event_time="at", lateness="1 minute"
+)
+
+
+@app.stream(key="card")
+def copied(payments):
+    return payments
+
+
+@app.stream(key="card")
+def minutes(payments):
+    return hr.windowed(payments, hr.tumbling("1 minute")).agg(n=hr.count())
+
+
+@app.stream(key="card")
+def bursts(payments):
+    return hr.windowed(payments, hr.sliding("5 minutes"), late="divert").agg(n=hr.count())
+
+
+@app.stream(key="card")
+def seen(payments):
+    return payments.dropDuplicates(["id"])
+"""
+
+
+@pytest.mark.timeout(300)
+def test_the_graph_says_who_computes_what_and_why(headrace_alone: Headrace) -> None:
+    (headrace_alone.folder / "fraud.py").write_text(WINDOWS)
+    done = headrace_alone("graph", "fraud.py", "--explain", limit=250)
+    assert done.stdout.splitlines()[-5:] == [
+        "NODE     COMPUTED BY",
+        "copied   Spark: row by row, without state",
+        "minutes  tumbling 1 minute by card: Spark's own window",
+        "bursts   sliding 5 minutes by card: Headrace's operator: Spark has no windows per event",
+        "seen     Spark: Deduplicate",
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 
 import headrace as hr
@@ -101,16 +102,24 @@ def test_changes_answer_at_once_and_are_revised(headrace_harness: Callable[..., 
     def bursts(payments: DataFrame) -> Any:
         return hr.windowed(payments, hr.sliding("1 minute"), late="divert").agg(n=hr.count()).having("n < 3")
 
+    @app.view(key=["card", "window_start"])
+    def hours(payments: DataFrame) -> Any:
+        # Spark's own window: what no longer holds must go there as well.
+        counted = hr.windowed(payments, hr.tumbling("1 hour")).agg(n=hr.count())
+        return counted.having("n < 3").select("card", "window_start", "n")
+
     with headrace_harness(app) as harness:
         harness.send("payments", payment("1", 10), payment("2", 30))
         harness.settle()
         assert [(row["id"], row["n"], row["revision"]) for row in harness.rows("bursts")] == [("1", 1, 0), ("2", 2, 0)]
+        assert [row["n"] for row in harness.rows("hours")] == [2]
         harness.send("payments", payment("early", 5))
         harness.settle()
         assert [(row["id"], row["n"], row["revision"]) for row in harness.rows("bursts")] == [
             ("1", 2, 1),
             ("early", 1, 0),
         ]
+        assert harness.rows("hours") == []
         harness.advance(at(100))
         harness.send("payments", payment("late", 6))
         harness.settle()
@@ -146,3 +155,33 @@ def test_corrections_come_out_again_as_a_changelog(headrace_harness: Callable[..
         harness.send("payments", payment("too late", 26))
         harness.settle()
         assert [row["id"] for row in harness.rows("visits.late")] == ["too late"]
+
+
+def doubled(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.group_by("card", "window_end").agg(pl.col("id").sort().str.join("+").alias("ids"))
+
+
+def test_sessions_that_an_event_opens_and_functions_of_ones_own(headrace_harness: Callable[..., Harness]) -> None:
+    app = app_with_payments()
+
+    @app.stream(key="card")
+    def visits(payments: DataFrame) -> Any:
+        window = hr.session(opens="amount = 0", timeout="1 minute", closes="amount = 9")
+        return hr.windowed(payments, window, late="divert").agg(ids=hr.collect("id"))
+
+    @app.stream(key="card")
+    def together(payments: DataFrame) -> Any:
+        cut = hr.windowed(payments, hr.tumbling("1 minute"), late="divert")
+        return cut.apply(doubled, schema="card STRING, window_end TIMESTAMP, ids STRING").having("ids <> '6'")
+
+    with headrace_harness(app) as harness:
+        harness.send("payments", payment("1", 1), payment("2", 2, amount="0"), payment("4", 20, amount="9"))
+        harness.send("payments", payment("3", 10), payment("5", 30), payment("6", 70, "b"))
+        harness.advance(at(121))
+        harness.send("payments", payment("late", 3))
+        harness.settle()
+        assert [row["ids"] for row in harness.rows("visits")] == [["2", "3", "4"]]
+        assert [(row["ids"], row["window_end"]) for row in harness.rows("together")] == [("1+2+3+4+5", at(60))]
+        for node in ("visits", "together"):
+            assert [row["id"] for row in harness.rows(f"{node}.late")] == ["late"]
+            assert list(harness.rows(f"{node}.late")[0]) == ["id", "card", "amount", "at"]

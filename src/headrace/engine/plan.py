@@ -151,7 +151,7 @@ def plan(topology: Topology, spark: SparkSession, config: RunConfig) -> list[Pla
     if not is_local(spark.sparkContext.master or LOCAL):
         send_headrace(spark)
         if any(runs_python(query.frame) for query in planned):
-            check_packages(spark, topology)
+            check_packages(spark, topology, any(keeps_python_state(query.frame) for query in planned))
     return planned
 
 
@@ -415,7 +415,7 @@ def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) ->
     if emits:
         modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]
     else:
-        modes = [UPDATE, APPEND] if isinstance(node, View) else [APPEND, UPDATE]
+        modes = [UPDATE, APPEND] if isinstance(node, View | TableNode) else [APPEND, UPDATE]
     if keeps_python_state(frame):
         modes = [APPEND]
     complaints = []

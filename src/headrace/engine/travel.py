@@ -27,6 +27,8 @@ __all__ = ["check_packages", "pack_users_code", "send_headrace"]
 HEADRACE = Path(headrace.__file__).parent
 FOR_ARROW = ("pyarrow", "pandas")
 """What PySpark itself wants of a process that runs Python on rows."""
+FOR_OPERATORS = ("google.protobuf", "polars")
+"""What Headrace's operators want, and PySpark where they keep state."""
 
 
 def pack_users_code(topology: Topology) -> None:
@@ -51,9 +53,9 @@ def send_headrace(spark: "SparkSession") -> None:
     spark.sparkContext.addPyFile(archive)
 
 
-def check_packages(spark: "SparkSession", topology: Topology) -> None:
-    """Refuse to start where a worker lacks a package that the app's files import."""
-    wanted = [*FOR_ARROW, *_imported_packages(topology)]
+def check_packages(spark: "SparkSession", topology: Topology, operators: bool = False) -> None:
+    """Refuse to start where a worker lacks a package that the app's files import, or Headrace's operators."""
+    wanted = [*FOR_ARROW, *(FOR_OPERATORS if operators else ()), *_imported_packages(topology)]
     tasks = max(spark.sparkContext.defaultParallelism, 1)
     probes = spark.sparkContext.parallelize(range(tasks), tasks)
     try:
@@ -72,7 +74,14 @@ def check_packages(spark: "SparkSession", topology: Topology) -> None:
 
 
 def _missing(names: Iterable[str]) -> list[str]:
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    return [name for name in names if not _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # what it is part of is not there
+        return False
 
 
 def _imported_packages(topology: Topology) -> list[str]:

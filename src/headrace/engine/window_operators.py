@@ -1,23 +1,48 @@
 """From what `hr.windowed` was asked to the operator that does it, and to the rows that it takes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.engine.encoding import named
 from headrace.errors import InputError
+from headrace.operators.applying import Applying, Closing
+from headrace.operators.event_sessions import CLOSES, OPENS, EventSessions
 from headrace.operators.hosting import arrow_schema
 from headrace.operators.operator import Operator
 from headrace.operators.sessions import Sessions
 from headrace.operators.slices import Slices
 from headrace.operators.sliding import SlidingWindows
-from headrace.topology import Aggregate, Duration, Emit, GapSession, Hopping, Late, Sliding, Tumbling, Window
+from headrace.topology import (
+    Aggregate,
+    Duration,
+    Emit,
+    EventSession,
+    GapSession,
+    Hopping,
+    Late,
+    Schema,
+    Sliding,
+    Tumbling,
+    Window,
+)
 
-__all__ = ["WindowSpec", "input_of", "operator_of"]
+__all__ = ["Applied", "WindowSpec", "input_of", "operator_of"]
 
-OPENS, CLOSES = "_opens", "_closes"
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A function of the user's, and the columns of what it gives."""
+
+    function: Callable[[Any], Any]
+    schema: Schema
+
+    def __str__(self) -> str:
+        return f"{getattr(self.function, '__qualname__', 'a function')} -> {self.schema.ddl}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +56,7 @@ class WindowSpec:
     late: Late
     until: Duration
     emit: Emit
+    applied: Applied | None = None
 
     @property
     def revises(self) -> bool:
@@ -41,13 +67,36 @@ class WindowSpec:
 def input_of(stream: DataFrame, spec: WindowSpec) -> DataFrame:
     """The rows for the operator: all columns where rows come out as they came, else those that it looks at."""
     columns = stream.columns
-    if spec.late is Late.DROP and not isinstance(spec.window, Sliding):
+    if spec.late is Late.DROP and spec.applied is None and not isinstance(spec.window, Sliding):
         needed = {*spec.by, spec.time, *(aggregate.column for _, aggregate in spec.aggregates)}
         columns = [name for name in columns if name in needed]
-    return stream.select(*map(named, columns))
+    chosen = [named(name) for name in columns]
+    if isinstance(spec.window, EventSession):
+        chosen.append(_condition(stream, "opens", spec.window.opens).alias(OPENS))
+        chosen.append(_condition(stream, "closes", spec.window.closes or "false").alias(CLOSES))
+    return stream.select(*chosen)
+
+
+def _condition(stream: DataFrame, option: str, said: str) -> Column:
+    kind = stream.select(F.expr(said)).schema[0].dataType.simpleString()
+    if kind != "boolean":
+        raise InputError(
+            f"session(): {option}: {said!r} is {kind}, no condition", next_step="write one, as in \"type = 'login'\""
+        )
+    return F.expr(said)
 
 
 def operator_of(schema: StructType, spec: WindowSpec) -> Operator:
+    window = _window_of(schema, spec)
+    if spec.applied is None:
+        return window
+    assert isinstance(window, Closing)
+    result = StructType.fromDDL(spec.applied.schema.ddl)
+    assert isinstance(result, StructType)
+    return Applying(window=window, function=spec.applied.function, result=arrow_schema(result))
+
+
+def _window_of(schema: StructType, spec: WindowSpec) -> Closing | SlidingWindows:
     rows = arrow_schema(schema)
     common: dict[str, Any] = {
         "by": spec.by,
@@ -67,5 +116,5 @@ def operator_of(schema: StructType, spec: WindowSpec) -> Operator:
             return SlidingWindows(size_us=size.microseconds, **common)
         case GapSession(gap):
             return Sessions(gap_us=gap.microseconds, **common)
-        case _:
-            raise InputError(f"{spec.window} is not served yet", next_step="hr.tumbling, hr.hopping and hr.sliding are")
+        case EventSession(_, timeout, since, _):
+            return EventSessions(timeout_us=timeout.microseconds, since=since, **common)

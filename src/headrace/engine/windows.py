@@ -15,13 +15,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from headrace.engine.encoding import named
+from headrace.engine.encoding import DELETED, named
 from headrace.engine.marks import event_times_of, is_windowed, key_of, lateness_of, marked_time
 from headrace.engine.results import LateRows, Result, result_of
-from headrace.engine.window_operators import WindowSpec, input_of, operator_of
+from headrace.engine.window_operators import Applied, WindowSpec, input_of, operator_of
 from headrace.errors import InputError
-from headrace.operators.hosting import buckets_of, hosted
-from headrace.operators.operator import RESULTS
+from headrace.operators.hosting import buckets_of, hosted, spark_schema
+from headrace.operators.operator import LATE, RESULTS
 from headrace.topology import (
     Aggregate,
     AggregateKind,
@@ -39,6 +39,7 @@ from headrace.topology import (
 from headrace.topology.declaring import names_of
 from headrace.topology.duration import DurationLike
 from headrace.topology.nearest import did_you_mean
+from headrace.topology.schema import SchemaLike
 
 __all__ = ["WINDOW_END", "WINDOW_START", "WindowUse", "Windowed", "WindowedRows", "uses_of_windows", "windowed"]
 
@@ -71,6 +72,8 @@ class WindowUse:
             "aggregates": {name: str(aggregate) for name, aggregate in spec.aggregates},
             "late": str(spec.late),
         }
+        if spec.applied is not None:
+            described["function"] = str(spec.applied)
         if self.why_operator is not None:
             described |= {"emit": str(spec.emit), "until": str(spec.until), "buckets": self.buckets}
         return described
@@ -105,14 +108,27 @@ def uses_of_windows(emit: Emit = Emit.FINAL) -> Iterator[list[WindowUse]]:
 class WindowedRows(ClassicDataFrame):
     """The rows of windows: a DataFrame that also has the words of a window's result."""
 
+    _deletes = False
+    """Whether a window for which a condition no longer holds must say so: a view or a table has its row."""
+
     def having(self, condition: str | Column) -> "WindowedRows":
         """Only the windows for which the condition holds."""
-        return _as_rows(self.filter(condition))
+        if not self._deletes:
+            return _as_rows(self.filter(condition))
+        holds = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+        gone = named(DELETED) | ~holds if DELETED in self.columns else ~holds
+        return _as_rows(self.withColumn(DELETED, gone), deletes=True)
+
+    def select(self, *columns: Any) -> "WindowedRows":
+        """Some columns; what says that a window is to be deleted stays."""
+        stays = self._deletes and DELETED in self.columns and not {"*", DELETED} & set(map(str, columns))
+        kept = [named(DELETED)] if stays else []
+        return _as_rows(super().select(*columns, *kept), deletes=self._deletes)
 
     def with_columns(self, **columns: str | Column) -> "WindowedRows":
         """More columns, as SQL or as columns of Spark's."""
         added = {name: F.expr(value) if isinstance(value, str) else value for name, value in columns.items()}
-        return _as_rows(self.withColumns(added))
+        return _as_rows(self.withColumns(added), deletes=self._deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +156,26 @@ class Windowed:
         self._note(spec, why)
         return self._operated(spec) if why is not None else self._native(spec)
 
+    def apply(self, function: Callable[[Any], Any], *, schema: SchemaLike) -> "WindowedRows | Result":
+        """What a function makes of the rows of all windows that close together.
+
+        It is given one Arrow table, or a polars DataFrame if its parameter is annotated so: the `by` columns,
+        `window_start`, `window_end`, then the other columns of the rows. It gives back such a table, whose columns are
+        those of `schema`.
+        """
+        if isinstance(self.window, Sliding):
+            raise InputError(
+                "apply(): a sliding window is one of each event, and would hold each row many times",
+                next_step="use agg(), or a hopping window",
+            )
+        if not callable(function):
+            raise InputError(f"apply() takes a function, not {type(function).__name__}")
+        emit = self.emit or Emit.FINAL
+        applied = Applied(function, _choice("schema", Schema.of, schema))
+        spec = WindowSpec(self.window, self.by, self.time, (), self.late, self.until, emit, applied)
+        self._note(spec, "Spark has no functions over windows that close together")
+        return self._operated(spec)
+
     def _spec(self, aggregates: dict[str, Aggregate]) -> WindowSpec:
         uses = _uses.get()
         emit = self.emit or (Emit.FINAL if uses is None else uses.emit)
@@ -152,13 +188,16 @@ class Windowed:
     def _native(self, spec: WindowSpec) -> "WindowedRows":
         computed = [_computed(aggregate, self.time).alias(name) for name, aggregate in spec.aggregates]
         grouped = self.stream.groupBy(*map(named, self.by), _span(self.window, self.time)).agg(*computed)
+        uses = _uses.get()
+        is_kept = uses is not None and uses.emit is Emit.CHANGES
         return _as_rows(
             grouped.select(
                 *map(named, self.by),
                 F.col(WINDOW).getField("start").alias(WINDOW_START),
                 marked_time(F.col(WINDOW).getField("end"), WINDOW_END),
                 *(named(name) for name, _ in spec.aggregates),
-            )
+            ),
+            deletes=is_kept and spec.emit is Emit.CHANGES,
         )
 
     def _operated(self, spec: WindowSpec) -> "WindowedRows | Result":
@@ -170,7 +209,9 @@ class Windowed:
             frame = host.rows()
             marked = (marked_time(named(name), name) if name == WINDOW_END else named(name) for name in frame.columns)
             return _as_rows(frame.select(*marked))
-        late = None if spec.late is Late.DROP else LateRows(Schema.of(rows.schema), self.by, self.time)
+        late = None
+        if LATE in operator.outputs:
+            late = LateRows(Schema.of(spark_schema(operator.outputs[LATE])), self.by, self.time)
         sliding, session = isinstance(self.window, Sliding), isinstance(self.window, GapSession | EventSession)
         return result_of(host, late, () if sliding else (*self.by, WINDOW_START), deletes=session)
 
@@ -341,5 +382,7 @@ def _computed(aggregate: Aggregate, time: str) -> Column:
             return F.transform(in_order, lambda one: one.value)
 
 
-def _as_rows(frame: DataFrame) -> WindowedRows:
-    return WindowedRows(frame._jdf, frame.sparkSession)
+def _as_rows(frame: DataFrame, deletes: bool = False) -> WindowedRows:
+    rows = WindowedRows(frame._jdf, frame.sparkSession)
+    rows._deletes = deletes
+    return rows
