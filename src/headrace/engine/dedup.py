@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from headrace.engine.encoding import named
-from headrace.engine.joins import JoinUse, check_streams, columns_on, event_time, note, span_of
+from headrace.engine.joining import JoinUse, check_streams, columns_on, event_time, note, span_of
 from headrace.engine.marks import marked_event_time
 from headrace.operators.dedup import Dedup
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted

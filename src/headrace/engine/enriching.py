@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from headrace.engine.encoding import DELETED, VALID_FROM, named
-from headrace.engine.joins import (
+from headrace.engine.joining import (
     JoinUse,
     OnLike,
     check_clash,

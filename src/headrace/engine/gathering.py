@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from headrace.engine.encoding import named
-from headrace.engine.joins import JoinUse, check_streams, check_types, columns_on, event_time, note, span_of
+from headrace.engine.joining import JoinUse, check_streams, check_types, columns_on, event_time, note, span_of
 from headrace.engine.marks import feed_of, marked_event_time
 from headrace.errors import InputError
 from headrace.operators.gathering import GATHERED_AT, MISSING, Gather

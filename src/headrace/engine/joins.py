@@ -1,93 +1,77 @@
-"""`hr.join` and `hr.merge`: events brought together with other events."""
+"""`hr.join` and `hr.merge`: events brought together with other events, and tables with tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import reduce
 from operator import and_
-from typing import Any, TypeAlias, TypeVar
+from typing import overload
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.engine.encoding import named
-from headrace.engine.marks import event_times_of, is_windowed, marked_time
+from headrace.engine.joining import (
+    How,
+    JoinUse,
+    OnLike,
+    check_clash,
+    check_streams,
+    check_types,
+    chosen,
+    columns_on,
+    duration,
+    event_time,
+    note,
+    span_of,
+)
+from headrace.engine.marks import marked_time
 from headrace.engine.parsing import interval
+from headrace.engine.table_joins import join_tables
 from headrace.engine.tables import Table
 from headrace.errors import InputError
-from headrace.topology import Duration
-from headrace.topology.choices import Choice
 from headrace.topology.duration import DurationLike
-from headrace.topology.nearest import did_you_mean
 
-__all__ = ["JOINED_AT", "How", "JoinUse", "OnLike", "join", "merge", "uses_of_joins"]
+__all__ = ["JOINED_AT", "join", "merge"]
 
 JOINED_AT = "joined_at"
 """When a joined row was known: the later of both times, or the end of the wait where there was no partner."""
 RIGHT = "_right_"
-NOT_AT_ALL = Duration(0)
-C = TypeVar("C", bound=Choice)
-OnLike: TypeAlias = str | Sequence[str] | Mapping[str, str]
 
 
-class How(Choice):
-    """Which rows come out that have no partner."""
-
-    INNER = "inner"
-    LEFT = "left"
-    RIGHT = "right"
-    FULL = "full"
+@overload
+def join(
+    left: DataFrame, right: DataFrame, *, on: OnLike, within: DurationLike | None = None, how: str = "inner"
+) -> DataFrame: ...
 
 
-@dataclass(frozen=True, slots=True)
-class JoinUse:
-    """A join as a node used it: what its checkpoint depends on, and what it means for the watermark of readers."""
-
-    described: Mapping[str, Any]
-    held: Duration = NOT_AT_ALL
-    """How far behind the watermark its rows come out."""
-    explained: str = ""
-    """Who computes it, in words."""
-    idle: Duration | None = None
-    """After how much silence one of the node's sources no longer holds the watermark of the others."""
-
-
-_uses: ContextVar[list[JoinUse] | None] = ContextVar("uses of joins", default=None)
-
-
-@contextmanager
-def uses_of_joins() -> Iterator[list[JoinUse]]:
-    """All joins that are made inside."""
-    uses: list[JoinUse] = []
-    token = _uses.set(uses)
-    try:
-        yield uses
-    finally:
-        _uses.reset(token)
-
-
-def note(use: JoinUse) -> None:
-    uses = _uses.get()
-    if uses is not None:
-        uses.append(use)
+@overload
+def join(left: Table, right: Table, *, on: OnLike, how: str = "inner") -> Table: ...
 
 
 def join(
-    left: DataFrame,
-    right: DataFrame,
+    left: DataFrame | Table,
+    right: DataFrame | Table,
     *,
     on: OnLike,
     within: DurationLike | None = None,
     how: str = "inner",
-) -> DataFrame:
-    """Pairs of events of two streams that agree in `on` and are no further apart in time than `within`.
+) -> DataFrame | Table:
+    """Pairs of events of two streams, or of rows of two tables, that agree in `on`.
 
     `on` is a column of both, several, or `{"ad": "id"}` where their names differ; the left one's stays. With `how`
-    left, right or full, events without a partner come out too, once the time for one is over, with nulls. What
-    comes out has the columns of both and `joined_at`, the time at which it was known.
+    left, right or full, what has no partner comes out too, with nulls. Events are no further apart in time than
+    `within`; what comes out of them has the columns of both and `joined_at`, the time at which it was known. Two
+    tables give a table, which changes as they do.
     """
+    if isinstance(left, Table) and isinstance(right, Table):
+        if within is not None:
+            raise InputError(
+                "join(): within is how long events wait for a partner, and rows of tables need not",
+                next_step="leave it out",
+            )
+        return join_tables(left, right, on, how)
     check_streams("join()", left=left, right=right)
+    assert isinstance(left, DataFrame)
+    assert isinstance(right, DataFrame)
     pairs = columns_on("join()", on, ("left", left.columns), ("right", right.columns))
     check_types("join()", pairs, left, right)
     kind = chosen("join()", "how", How, how)
@@ -140,108 +124,6 @@ def merge(*streams: DataFrame, idle: DurationLike = "1 minute") -> DataFrame:
     pause = duration("merge()", "idle", idle)
     note(JoinUse({"merge": len(streams)}, idle=pause))
     return reduce(DataFrame.unionByName, streams)
-
-
-def columns_on(
-    call: str, on: OnLike, left: tuple[str, Sequence[str]], right: tuple[str, Sequence[str]]
-) -> dict[str, str]:
-    """The columns that must agree: those of the left by those of the right."""
-    if isinstance(on, str):
-        pairs = {on: on}
-    elif isinstance(on, Mapping):
-        pairs = dict(on)
-    elif isinstance(on, Sequence):
-        pairs = {name: name for name in on}
-    else:
-        pairs = {}
-    if not pairs or not all(isinstance(name, str) for pair in pairs.items() for name in pair):
-        raise InputError(
-            f"{call}: on is {on!r}", next_step='name a column, several, or {"ad": "id"} where their names differ'
-        )
-    if len(set(pairs.values())) < len(pairs):
-        raise InputError(f"{call}: on names a column twice: {', '.join(pairs.values())}")
-    for (side, columns), names in ((left, pairs.keys()), (right, pairs.values())):
-        for name in names:
-            if name not in columns:
-                step = did_you_mean(name, columns)
-                raise InputError(f"{call}: on: {name!r} is no column of the {side}", next_step=step)
-    return pairs
-
-
-def check_types(call: str, pairs: Mapping[str, str], left: DataFrame, right: DataFrame) -> None:
-    """Unlike types would be compared as a third one, and equal keys be kept apart."""
-    for one, another in pairs.items():
-        ours, theirs = left.schema[one].dataType, right.schema[another].dataType
-        if ours != theirs:
-            raise InputError(
-                f"{call}: on: {one!r} is {ours.simpleString()} on the left, and {another!r} "
-                f"{theirs.simpleString()} on the right",
-                next_step=f"cast one of them: {another}.cast({ours.simpleString()!r})",
-            )
-
-
-def check_clash(call: str, left: Sequence[str], right: Sequence[str], renamed: str) -> None:
-    """Refuse columns of the same name, which would both be in the result. `renamed` is what to write instead."""
-    known = {name.casefold() for name in left}
-    clash = [name for name in right if name.casefold() in known]
-    if clash:
-        raise InputError(
-            f"{call}: both sides have {', '.join(map(repr, clash))}",
-            next_step=f"rename it on one side: {renamed.format(clash[0])}",
-        )
-
-
-def event_time(call: str, stream: DataFrame) -> str:
-    times = event_times_of(stream)
-    if not times and is_windowed(stream):
-        raise InputError(
-            f"{call} finds no watermark among the rows, which keep state already", next_step="put this in the next node"
-        )
-    if not times:
-        raise InputError(
-            f"{call} finds no event time among the rows",
-            next_step="declare event_time= and lateness= of the topic, and keep that column",
-        )
-    if len(times) > 1:
-        raise InputError(
-            f"{call} finds several event times among the rows: {', '.join(times)}", next_step="drop all but one before"
-        )
-    return times[0]
-
-
-def duration(call: str, option: str, value: DurationLike) -> Duration:
-    try:
-        return Duration.of(value)
-    except InputError as error:
-        raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
-
-
-def span_of(call: str, within: DurationLike | None, what: str) -> Duration:
-    """How long state is kept for, which has to be said. `what` completes 'does not know'."""
-    if within is None:
-        raise InputError(f"{call} does not know {what}", next_step='say it: within="10 minutes"')
-    span = duration(call, "within", within)
-    if not span.microseconds:
-        raise InputError(f"{call}: within is zero", next_step='write a duration such as "10 minutes"')
-    return span
-
-
-def chosen(call: str, option: str, choices: type[C], value: str) -> C:
-    try:
-        return choices.of(value)
-    except InputError as error:
-        raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
-
-
-def check_streams(call: str, **streams: Any) -> None:
-    for name, stream in streams.items():
-        if isinstance(stream, Table):
-            raise InputError(
-                f"{call}: {name} is a table, and this takes streams",
-                next_step="write hr.enrich(stream, table, on=...), or take the table's .changes",
-            )
-        if not isinstance(stream, DataFrame):
-            raise InputError(f"{call}: {name} is {type(stream).__name__}, and this takes DataFrames")
 
 
 def _side_by_side(name: str, pairs: Mapping[str, str], how: How) -> Column:

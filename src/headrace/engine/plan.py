@@ -29,7 +29,7 @@ from headrace.engine.config import RunConfig
 from headrace.engine.encoding import ORDER, changelog, records
 from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.ingestion import timestamp_types
-from headrace.engine.joins import JoinUse, uses_of_joins
+from headrace.engine.joining import JoinUse, uses_of_joins
 from headrace.engine.marks import is_window_time, output_time
 from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
