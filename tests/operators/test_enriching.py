@@ -108,7 +108,7 @@ def test_events_see_what_was_valid(as_of: AsOf, how: How, wait: int, examples: i
             order, number = order + len(changes), number + len(events)
             expected, late = reference.step(changes, events, max(watermark, run.fired))
             output = run.step(
-                watermark, table=pa.Table.from_pylist(changes, TABLE), stream=pa.Table.from_pylist(events, STREAM)
+                watermark, table=pa.Table.from_pylist(changes[::-1], TABLE), stream=pa.Table.from_pylist(events, STREAM)
             )
             got = output.tables.get(RESULTS, operator.outputs[RESULTS].empty_table())
             assert got.schema == operator.outputs[RESULTS]
