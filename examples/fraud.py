@@ -1,4 +1,4 @@
-"""Antifraud: cards that are used in bursts, and what each card spends.
+"""Antifraud: cards that are used in bursts, told as the payments come, and what each card spends.
 
 Run it with `headrace run examples/fraud.py`; `python examples/fraud_demo.py` runs it and sends it payments.
 """
@@ -14,25 +14,48 @@ payments = app.topic(
     event_time="at",
     lateness="15 seconds",
 )
+cards = app.table("cards", "card STRING, owner STRING, home STRING", key="card")
 
 
 @app.stream(key="card")
 def accepted(payments):
     """Each payment once: a terminal that got no answer sends it again."""
-    return payments.dropDuplicatesWithinWatermark(["id"])
+    return hr.dedup(payments, on="id", within="2 days")
 
 
 @app.stream(key="card")
-def bursts(accepted):
-    """Cards with more than five payments within twenty seconds, and in how many countries."""
+def known(accepted, cards):
+    """Each payment beside whose card it was when it was made."""
+    return hr.enrich(accepted, cards, on="card", how="left")
+
+
+@app.table(key="id")
+def bursts(known):
+    """Payments that are one of more than five of their card within twenty seconds.
+
+    Each is answered when it comes, and once more if a straggler alters the answer. What is too late for that is in
+    the channel `bursts.late`.
+    """
     return (
-        hr.windowed(accepted, hr.hopping("20 seconds", "5 seconds"))
+        hr.windowed(known, hr.sliding("20 seconds"), by="card", late="divert", emit="changes")
         .agg(n=hr.count(), total=hr.sum("amount"), countries=hr.count_distinct("country"))
         .having("n > 5")
     )
+
+
+@app.view(key="id")
+def alarms(bursts):
+    """Bursts away from home: the PostgreSQL table fraud.alarms."""
+    return bursts.where("country <> home")
 
 
 @app.view(key=["card", "window_start"])
 def spend(accepted):
     """What each card spends in an hour: the PostgreSQL table fraud.spend, up to date within a moment."""
     return hr.windowed(accepted, hr.tumbling("1 hour")).agg(n=hr.count(), total=hr.sum("amount"))
+
+
+@app.stream(key="card")
+def tardy(rows=bursts.late):
+    """Payments that came too late to be part of a burst."""
+    return rows.select("id", "card", "at", "amount")

@@ -9,7 +9,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -39,12 +39,16 @@ class Books:
 
     sent: Counter[str] = field(default_factory=Counter)
     accepted: list[dict[str, Any]] = field(default_factory=list)
+    late: list[dict[str, Any]] = field(default_factory=list)
 
     def enter(self, payment: Payment) -> None:
         self.sent[payment.kind] += 1
         if payment.kind in (ORDINARY, STRAGGLER):
             assert payment.row is not None
             self.accepted.append(payment.row)
+        elif payment.kind == LATE:
+            assert payment.row is not None
+            self.late.append(payment.row)
 
     def spent(self) -> dict[tuple[str, datetime], tuple[int, Decimal]]:
         """How often and how much, by card and hour."""
@@ -55,16 +59,22 @@ class Books:
             found[row["card"], hour] = (n + 1, total + row["amount"])
         return found
 
-    def bursts(self, size: int, every: int, more_than: int) -> dict[tuple[str, datetime], int]:
-        """How often a card was used, by card and start of a window of `size` seconds, where that is a burst."""
-        counts: Counter[tuple[str, datetime]] = Counter()
+    def bursts(self, size: timedelta, more_than: int) -> dict[str, tuple[int, Decimal, int]]:
+        """By payment: how often, how much and in how many countries its card was used in the span that ends with it.
+
+        Only of those that are one of more than so many.
+        """
+        of_card: dict[str, list[dict[str, Any]]] = {}
         for row in self.accepted:
-            since_1970 = row["at"].timestamp()
-            last = int(since_1970 // every) * every
-            for start in range(last, last - size, -every):
-                if start + size > since_1970:
-                    counts[row["card"], datetime.fromtimestamp(start, UTC)] += 1
-        return {window: n for window, n in counts.items() if n > more_than}
+            of_card.setdefault(row["card"], []).append(row)
+        found: dict[str, tuple[int, Decimal, int]] = {}
+        for rows in of_card.values():
+            for row in rows if len(rows) > more_than else ():
+                seen = [other for other in rows if row["at"] - size < other["at"] <= row["at"]]
+                if len(seen) > more_than:
+                    total = sum((other["amount"] for other in seen), Decimal(0))
+                    found[row["id"]] = (len(seen), total, len({other["country"] for other in seen}))
+        return found
 
 
 class Payments:
@@ -79,6 +89,11 @@ class Payments:
         self._made = 0
         self._recent: deque[Payment] = deque(maxlen=200)
         self._stolen: tuple[str, int] = ("", 0)
+
+    def cards(self) -> list[dict[str, Any]]:
+        """The table of cards: whose each is, and where its owner lives."""
+        owned = enumerate(self._homes.items(), start=1)
+        return [{"card": card, "owner": f"owner {number}", "home": home} for number, (card, home) in owned]
 
     def make(self, now: datetime, shares: Mapping[str, int] = SHARES) -> Payment:
         """The payment that is sent at this moment."""

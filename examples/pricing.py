@@ -24,36 +24,36 @@ drivers = app.topic(
 )
 
 
-@app.step
-def signals(requests, drivers):
-    """Demand and supply side by side: a row is one or the other."""
-    demand = requests.selectExpr("zone", "at", "id AS request", "CAST(NULL AS STRING) AS driver")
-    supply = drivers.where("free").selectExpr("zone", "at", "CAST(NULL AS STRING) AS request", "driver")
-    return demand.unionByName(supply)
+@app.stream(key="zone")
+def demand(requests):
+    """How many rides were asked for in a zone within a minute."""
+    return hr.windowed(requests, hr.tumbling("1 minute")).agg(demand=hr.count())
 
 
 @app.stream(key="zone")
-def balance(signals):
-    """How many rides were asked for in a zone within a minute, and how many drivers were there to take them."""
-    return hr.windowed(signals, hr.tumbling("1 minute"), by="zone").agg(
-        demand=hr.count_distinct("request"), supply=hr.count_distinct("driver")
-    )
+def supply(drivers):
+    """How many drivers were there to take them."""
+    return hr.windowed(drivers.where("free"), hr.tumbling("1 minute")).agg(supply=hr.count_distinct("driver"))
 
 
 @app.stream(key="zone")
-def prices(balance):
-    """The usual price while there are drivers enough, up to three times as much where there are not."""
-    scarcity = "CASE WHEN supply = 0 THEN 3 ELSE demand / supply END"
-    return balance.selectExpr(
-        "zone",
-        "window_end",
-        "demand",
-        "supply",
-        f"CAST(least(3, greatest(1, {scarcity})) AS DECIMAL(3,2)) AS multiplier",
+def prices(demand, supply):
+    """The usual price while there are drivers enough, up to three times as much where there are not.
+
+    A minute without requests, or without drivers, is known for certain a moment after it is over.
+    """
+    counted = supply.withColumnRenamed("window_end", "counted_until")
+    both = hr.join(demand, counted, on=["zone", "window_start"], within="10 seconds", how="full")
+    return both.selectExpr(
+        "zone", "window_start", "joined_at", "coalesce(demand, 0) AS demand", "coalesce(supply, 0) AS supply"
+    ).selectExpr(
+        "*",
+        "CAST(CASE WHEN supply = 0 THEN 3 ELSE least(3, greatest(1, demand / supply)) END AS DECIMAL(3,2)) "
+        "AS multiplier",
     )
 
 
-@app.view(key="zone", order_by="window_end")
+@app.view(key="zone", order_by="window_start")
 def tariff(prices):
     """What to charge now: the PostgreSQL table pricing.tariff, one row a zone."""
     return prices

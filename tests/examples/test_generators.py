@@ -74,8 +74,8 @@ def test_the_books_count_windows_as_windows_are_counted() -> None:
         row = {"id": str(seconds), "card": "a", "amount": Decimal("1.50"), "country": "DE", "at": at}
         books.enter(source.Payment(source.ORDINARY, "a", row))
     assert books.spent() == {("a", START): (7, Decimal("10.50"))}
-    # The window of 12:00:00 has six of them; that of 12:00:05 ends before the seventh and begins after five.
-    assert books.bursts(size=20, every=5, more_than=5) == {("a", START): 6}
+    # The sixth sees five before it; the seventh, after 24 seconds, no more than those of the last twenty.
+    assert books.bursts(timedelta(seconds=20), more_than=5) == {"19": (6, Decimal("9.00"), 1)}
 
 
 def test_a_city_minute_prices_what_it_holds() -> None:
