@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from headrace.engine.causes import STARVED
 from headrace.operators.hosting import METRIC, Hosted, hosted, spark_schema
 from headrace.operators.operator import Operator
 from headrace.operators.packing import OUTPUT, column_of
@@ -30,7 +33,7 @@ class Hosting:
         operator: Operator,
         by: Mapping[str, Sequence[str]],
         *,
-        time: str = WATERMARK,
+        event_time: str = WATERMARK,
         lateness: str = "0 seconds",
         buckets: int = 4,
     ) -> None:
@@ -38,7 +41,7 @@ class Hosting:
         self.folder = folder
         self.operator = operator
         self.by = by
-        self.time = time
+        self.event_time = event_time
         self.lateness = lateness
         self.buckets = buckets
         self.query: StreamingQuery | None = None
@@ -46,7 +49,8 @@ class Hosting:
         self.state: dict[int, tuple[int, int]] = {}
         self._fed = 0
         self._batches: list[pa.Table] = []
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: set[int] = set()
+        self._last: int | None = None
         for name in operator.inputs:
             self._input(name).mkdir(parents=True, exist_ok=True)
 
@@ -90,8 +94,20 @@ class Hosting:
             self.start()
         assert self.query is not None
         self.feed(**tables)
-        self.query.processAllAvailable()
+        for tries_left in (2, 1, 0):
+            try:
+                self.query.processAllAvailable()
+                break
+            except StreamingQueryException as error:
+                if STARVED not in str(error) or not tries_left:
+                    raise
+                self.restart()  # as the app itself would do
         self._look(self.query)
+        deadline = time.monotonic() + 30
+        while self._last is not None and self._last not in self._seen:  # Spark tells of a batch a little later
+            assert time.monotonic() < deadline, f"Spark tells nothing of batch {self._last}"
+            time.sleep(0.02)
+            self._look(self.query)
         taken, self._batches = self._batches, []
         found = {}
         for name, schema in self.operator.outputs.items():
@@ -104,13 +120,14 @@ class Hosting:
             found[name] = pa.concat_tables(parts).cast(schema) if parts else schema.empty_table()
         return found
 
-    def _take(self, frame: DataFrame, _: int) -> None:
+    def _take(self, frame: DataFrame, number: int) -> None:
         self._batches.append(frame.toArrow())
+        self._last = number
 
     def _look(self, query: StreamingQuery) -> None:
         for told in query.recentProgress:
             progress = json.loads(told.json)
-            batch = (progress["runId"], progress["batchId"])
+            batch = progress["batchId"]
             if batch in self._seen or "addBatch" not in progress["durationMs"]:
                 continue
             self._seen.add(batch)
@@ -122,7 +139,7 @@ class Hosting:
 
     def _stream(self, name: str, schema: pa.Schema) -> DataFrame:
         rows = self.spark.readStream.schema(spark_schema(schema)).parquet(str(self._input(name)))
-        return rows.withWatermark(self.time, self.lateness) if self.time in schema.names else rows
+        return rows.withWatermark(self.event_time, self.lateness) if self.event_time in schema.names else rows
 
     def _input(self, name: str) -> Path:
         return self.folder / f"input-{name or 'rows'}"

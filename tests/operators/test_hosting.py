@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from headrace.errors import InputError
 from headrace.operators.operator import LATE, RESULTS
-from headrace.operators.packing import ROWS_AT_ONCE
+from headrace.operators.packing import ROWS_AT_ONCE, spread
 from tests.operators.counting import ROWS, Counting
 from tests.operators.streaming import Hosting
 
@@ -110,6 +110,15 @@ def test_state_that_does_not_fit_is_refused(
     with pytest.raises(StreamingQueryException, match=complaint):
         other.process(rows=pa.concat_tables([rows(2, key=key) for key in "abcdefgh"]))
     other.stop()
+
+
+def test_buckets_are_spread_evenly_as_spark_hashes_them(spark: SparkSession) -> None:
+    for buckets, partitions in ((8, 2), (4, 1), (12, 3), (64, 16)):
+        numbers = spread(buckets, partitions)
+        placed = spark.createDataFrame([(number,) for number in numbers], "n INT").selectExpr(
+            f"pmod(hash(n), {partitions}) AS place"
+        )
+        assert sorted(row["count"] for row in placed.groupBy("place").count().collect()) == [4] * partitions
 
 
 def test_an_app_that_keeps_its_state_in_memory_is_told_at_once(spark: SparkSession, hosting: Hosting) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from headrace.errors import CheckpointError, InputError
 from headrace.operators.chunks import packed, unpacked
 from headrace.operators.operator import BEGINNING, RESULTS, Operator, Step
-from headrace.operators.packing import BUCKET, OUTPUT, PACKED_DDL, column_of, packer, pieces, tagger, unpacker
+from headrace.operators.packing import BUCKET, OUTPUT, PACKED_DDL, column_of, packer, pieces, spread, tagger, unpacker
 
 __all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_schema"]
 
@@ -79,11 +79,12 @@ def hosted(
             "it keeps state that Spark keeps in RocksDB alone, and the app keeps its state in memory",
             next_step='leave out state="memory" of the app',
         )
+    numbers = F.array(*map(F.lit, spread(buckets, _partitions_of(session))))
     packs = []
     for name, schema in operator.inputs.items():
-        bucket = F.pmod(F.xxhash64(*keys[name]), F.lit(buckets)) if keys[name] else F.lit(0)
+        place = F.pmod(F.xxhash64(*keys[name]), F.lit(buckets)) if keys[name] else F.lit(0)
         columns = [F.col(f"`{column.replace('`', '``')}`") for column in schema.names]
-        rows = inputs[name].select(bucket.cast("int").alias(BUCKET), *columns)
+        rows = inputs[name].select(F.get(numbers, place.cast("int")).alias(BUCKET), *columns)
         packs.append(rows.mapInArrow(packer(name, schema), PACKED_DDL))
     united = packs[0]
     for pack in packs[1:]:
@@ -103,7 +104,11 @@ def hosted(
 
 def buckets_of(session: SparkSession) -> int:
     """How many buckets state is kept in: a few for each partition of it, so that they spread."""
-    return BUCKETS_PER_PARTITION * int(str(session.conf.get("spark.sql.shuffle.partitions", "2")))
+    return BUCKETS_PER_PARTITION * _partitions_of(session)
+
+
+def _partitions_of(session: SparkSession) -> int:
+    return int(str(session.conf.get("spark.sql.shuffle.partitions", "2")))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -4,6 +4,7 @@ In: the rows of an input, one blob for each bucket. Out: the tables of all outpu
 so that no plan has to branch above an operator, which would run it twice.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow as pa
 from headrace.operators.chunks import packed, unpacked
 from headrace.operators.operator import RESULTS
 
-__all__ = ["BUCKET", "OUTPUT", "PACKED_DDL", "column_of", "packer", "pieces", "tagger", "unpacker"]
+__all__ = ["BUCKET", "OUTPUT", "PACKED_DDL", "column_of", "packer", "pieces", "spread", "tagger", "unpacker"]
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -22,8 +23,37 @@ PACKED_DDL = "bucket INT, input STRING, place BIGINT, rows BINARY"
 PACKED = pa.schema(
     [(BUCKET, pa.int32()), ("input", pa.string()), ("place", pa.int64()), ("rows", pa.binary())],
 )
+MASK = 0xFFFFFFFF
 ROWS_AT_ONCE = 1 << 17
 """How many rows are gathered before they are packed: few large blobs cost less than many small ones."""
+
+
+def spread(buckets: int, partitions: int) -> list[int]:
+    """Numbers for buckets, by which Spark puts equally many in each partition: of 0 to 7 it puts 5 in one of two."""
+    room = [-(-buckets // partitions)] * partitions
+    numbers: list[int] = []
+    for number in itertools.count():
+        partition = _spark_hash(number) % partitions
+        if room[partition]:
+            room[partition] -= 1
+            numbers.append(number)
+            if len(numbers) == buckets:
+                return numbers
+    raise AssertionError("numbers never end")
+
+
+def _spark_hash(number: int) -> int:
+    """By which Spark finds the partition of an INT: Murmur3 of 32 bits, with the seed 42."""
+
+    def turned(bits: int, by: int) -> int:
+        return (bits << by | bits >> (32 - by)) & MASK
+
+    mixed = turned(42 ^ turned(number * 0xCC9E2D51 & MASK, 15) * 0x1B873593 & MASK, 13) * 5 + 0xE6546B64 & MASK
+    mixed ^= 4
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & MASK
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & MASK
+    mixed ^= mixed >> 16
+    return mixed - (mixed >> 31 << 32)
 
 
 def column_of(output: str) -> str:
