@@ -307,6 +307,30 @@ def test_the_channel_of_late_rows_is_refused_while_nothing_writes_it(spark: Spar
     assert "nothing writes bursts.late: 'bursts' diverts no late rows" in problems(app, spark, config)[0]
 
 
+def test_windows_that_change_are_read_as_a_table(spark: SparkSession, config: RunConfig) -> None:
+    app = new_app()
+    payments_of(app)
+
+    @app.stream(key=["card", "window_start"])
+    def minutes(payments: DataFrame) -> Any:
+        return windowed(payments, hr.tumbling("1 minute"), emit="changes").agg(n=hr.count())
+
+    @app.view(key=["card", "window_start"])
+    def many(minutes: Any) -> Any:
+        return minutes.where("n > 5")
+
+    @app.stream
+    def nameless(payments: DataFrame) -> Any:
+        return windowed(payments, hr.tumbling("1 minute"), emit="changes").agg(n=hr.count())
+
+    @app.stream
+    def reader(nameless: Any) -> Any:
+        return nameless.changes
+
+    (problem,) = problems(app, spark, config)
+    assert "the rows of nameless come out again when they change, and it has no key to know them by" in problem
+
+
 def test_ingestion_time_is_the_brokers_or_is_refused(spark: SparkSession, config: RunConfig) -> None:
     app = new_app()
     app.topic("appended", DDL, event_time=hr.ingestion_time())

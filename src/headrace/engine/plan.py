@@ -220,7 +220,8 @@ class _Planner:
             for channel, (rows, schema, time) in outputs.items():
                 feed = Channel(node, channel, node.place) if channel else node
                 column = None if time is None else ColumnTime(time)
-                changes = is_table(feed) or (result is not None and revises(result))
+                again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
+                changes = is_table(feed) or again
                 self._written[feed] = Shape(schema, key=node.key, time=column, is_table=changes)
                 if result is not None:
                     written.append(result_records(result, schema, feed.topic_name, node.key, time, late.topic_name))
@@ -333,7 +334,13 @@ class _Planner:
                 next_step='say late="divert" of its window, or read the node itself',
             )
         if feed in self._written:
-            return Reading(feed, self._written[feed], lateness)
+            shape = self._written[feed]
+            if shape.is_table and not shape.key:
+                raise InputError(
+                    f"the rows of {feed} come out again when they change, and it has no key to know them by",
+                    next_step=f"give {feed} a key",
+                )
+            return Reading(feed, shape, lateness)
         assert isinstance(node, Source)
         shape = Shape(node.schema, key=node.key, time=node.event_time, ahead=node.ahead)
         if isinstance(node, Topic):
