@@ -25,8 +25,8 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 WITHIN, SOON = 10, 7
 KEYS = st.sampled_from(["a", "b", "c", "hot", "hot", "hot"])
 SECONDS = st.integers(0, 40)
-EVENTS = st.lists(st.tuples(KEYS, SECONDS), max_size=12)
-CHANGES = st.lists(st.tuples(KEYS, SECONDS, st.sampled_from([None, "x", "y", "z"])), max_size=6)
+EVENTS = st.lists(st.tuples(KEYS, SECONDS), min_size=3, max_size=12)
+CHANGES = st.lists(st.tuples(KEYS, SECONDS, st.sampled_from([None, "x", "y", "z"])), min_size=1, max_size=6)
 STEPS = st.lists(st.tuples(CHANGES, CHANGES, EVENTS, EVENTS, st.booleans()), min_size=2, max_size=4)
 Row = dict[str, Any]
 
