@@ -188,7 +188,7 @@ def close_windows(address: str) -> None:
     assert producer.flush(30) == 0
 
 
-def main() -> int:
+def main(app: hr.App) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", required=True)
     parser.add_argument("--kafka", required=True)
@@ -222,4 +222,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(app))

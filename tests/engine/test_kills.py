@@ -87,11 +87,12 @@ class Numbers(threading.Thread):
 class World:
     """A broker, a PostgreSQL and a run of the app on them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, app: str = "numbers") -> None:
+        self.app = app
         self.home = folder / "home"
         self.broker = peers.broker_for_tests(folder / "broker", {"num.partitions": "2"})
         self.postgres = EmbeddedPostgres(folder / "postgres")
-        self.checkpoints = Checkpoints(self.home, "numbers")
+        self.checkpoints = Checkpoints(self.home, app)
         self.process: subprocess.Popen[bytes] | None = None
         self.strike = self.home / "strike"
         self.journal = self.home / "journal"
@@ -117,7 +118,7 @@ class World:
     def start(self, *words: str) -> None:
         """Start the app, and wait until its queries run."""
         given = ("--home", str(self.home), "--kafka", self.broker.address, "--postgres", self.postgres.dsn)
-        command = [sys.executable, "-m", "tests.engine.numbers_run", *given, *words]
+        command = [sys.executable, "-m", f"tests.engine.{self.app}_run", *given, *words]
         places = {STRIKE: str(self.strike), JOURNAL: str(self.journal)}
         with self._said.open("wb") as out:
             self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **places}, stdout=out, stderr=out)

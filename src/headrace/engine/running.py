@@ -170,9 +170,7 @@ class NodeRun:
         query.stop()
 
     def _start_query(self) -> None:
-        planned, session = self._planned, self._planned.frame.sparkSession
-        # A pool of its own, so that a node with much to do leaves room for the others.
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", self.node.name)
+        planned = self._planned
         self._sink_error = None
         self._query_known.clear()
         frame = planned.frame if self._sink is not None else records_of(planned.frame)
