@@ -38,6 +38,7 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.broker $(BENCH)
 	$(BIN)/python -m benchmarks.engine
+	$(BIN)/python -m benchmarks.operators
 
 clean:
 	rm -rf $(VENV) .build .mypy_cache .ruff_cache .hypothesis .import_linter_cache
