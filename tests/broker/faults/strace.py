@@ -73,7 +73,8 @@ def _calls(log: Path) -> Iterator[_Call]:
             if matched is None:
                 raise ValueError(f"no line of strace: {line[:200]}")
             thread, text = matched.groups()
-            if text.startswith(("+++", "---")):
+            # A thread that is killed in a call leaves the end of one that strace no longer knows.
+            if text.startswith(("+++", "---", "<... ???")):
                 continue
             if resumed := _RESUMED.match(text):
                 call = unfinished.pop(thread)
