@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.engine.bench import Bench, Options, progress
+from benchmarks.bench import Bench, Options, progress
 
 __all__ = ["main"]
 

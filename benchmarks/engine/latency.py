@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import DataFrame
 
 import headrace as hr
-from benchmarks.engine.bench import Bench, progress
+from benchmarks.bench import Bench, progress
 from benchmarks.engine.job import make_topic
 from benchmarks.measure import Figures
 from benchmarks.report import Section

@@ -2,7 +2,7 @@
 
 import itertools
 
-from benchmarks.engine.bench import Bench, progress
+from benchmarks.bench import Bench, progress
 from benchmarks.engine.job import Setting, Way, fill
 from benchmarks.measure import Figures
 from benchmarks.report import Section

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.engine.bench import Bench, progress
+from benchmarks.bench import Bench, progress
 from benchmarks.measure import Figures
 from benchmarks.report import Section
 

@@ -2,7 +2,7 @@
 
 import itertools
 
-from benchmarks.engine.bench import Bench, progress
+from benchmarks.bench import Bench, progress
 from benchmarks.measure import Figures
 from benchmarks.operators import contenders
 from benchmarks.operators.rows import BATCH, KEYS, TABLE_SCHEMA, events, stream, write_batches, write_table
