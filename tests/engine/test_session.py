@@ -56,6 +56,7 @@ def test_a_second_session_is_refused(spark: SparkSession, tmp_path: Path) -> Non
 
 def test_more_nodes_than_cores_all_get_their_turn(spark: SparkSession, tmp_path: Path) -> None:
     """Queries that always have something to do: none is left behind for the sake of its name."""
+    assert spark.sparkContext.getConf().get("spark.scheduler.mode") == "FIFO"
 
     def slowly(frame: DataFrame, _: int) -> None:
         frame.selectExpr("java_method('java.lang.Thread', 'sleep', 30L)").write.format("noop").mode("overwrite").save()
