@@ -17,7 +17,9 @@ from tests.broker.faults.recording import FaultyRecordingDisk, RecordingStore
 
 
 def checkpoint(running: Running) -> None:
+    """Have a checkpoint made, and wait until the store has it."""
     running.wait(running.broker.logs._checkpoint())
+    running.wait(_settled(running.broker.store))
 
 
 def test_a_log_emptied_to_its_checkpoint_while_the_next_segment_is_begun() -> None:
@@ -67,7 +69,6 @@ def test_a_checkpoint_that_was_not_saved_is_made_up_for(tmp_path: Path) -> None:
         assert client.produce("t", 0, encode([b"a" * 100])) == 0
         checkpoint(running)
         store = running.broker.store
-        running.wait(_settled(store))
         commit, go, commits = store._commit, threading.Event(), []
 
         def refuse_the_first(changes: list[Any]) -> None:
