@@ -51,10 +51,8 @@ class Counting:
             for key in sorted({row["k"] for row in rows}):
                 counts = {f"of_{n or 'rows'}": sum(r["k"] == key and r["input"] == n for r in rows) for n in self.names}
                 out.append({"k": key, "minute": minute, **counts})
-        open_minutes = [each for each in minutes_left if (each + 1) * MINUTE > step.watermark]
         tardy = pa.concat_tables(late) if late else ROWS.empty_table()
         return Output(
             {RESULTS: pa.Table.from_pylist(out, self.outputs[RESULTS]), LATE: tardy},
-            wake=(open_minutes[0] + 1) * MINUTE if open_minutes else None,
             late=tardy.num_rows,
         )

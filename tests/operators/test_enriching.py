@@ -87,9 +87,6 @@ class AllVersions:
             return None if self.operator.how == "inner" else {**one, **dict.fromkeys(ADDED)}
         return {**one, **{name: last[name] for name in ADDED}}
 
-    def wake(self) -> int | None:
-        return min((micros(one["at"]) + self.operator.wait_us + 1 for one in self.waiting), default=None)
-
 
 @pytest.mark.parametrize("examples", FEW_OR_MANY)
 @pytest.mark.parametrize("wait", [0, 9])
@@ -114,7 +111,6 @@ def test_events_see_what_was_valid(as_of: AsOf, how: How, wait: int, examples: i
             assert got.schema == operator.outputs[RESULTS]
             assert canonical(got.to_pylist()) == canonical(expected)
             assert output.late == late
-            assert output.wake == reference.wake()
         assert not [name for name in run.chunks.names() if name.startswith("waiting")]
 
     holds()

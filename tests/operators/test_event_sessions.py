@@ -91,7 +91,6 @@ def test_a_session_is_from_login_to_logout() -> None:
     run = Run(sessions(30, wanted=COUNT), MemoryChunks())
     events = [event("a", 1), event("a", 3, "opens"), event("a", 5, "opens"), event("a", 9, "closes"), event("a", 10)]
     assert told(run, 9, *events) == []
-    assert run.wake == 10
     assert told(run, 10) == [("a", 3, 10, 3)]
     assert told(run, 100) == []
 

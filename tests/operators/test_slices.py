@@ -71,7 +71,6 @@ def test_a_late_row_without_a_time_is_kept_apart() -> None:
     output = run.step(0, rows=table([row("a", None, 1), row("a", 3, 2)]))
     assert output.tables[LATE].column("key").to_pylist() == ["a"]
     assert output.late == 1
-    assert output.wake == 10
 
 
 def test_a_step_writes_only_what_it_touches() -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.operators.chunks import Chunks
 from headrace.operators.grouping import Indices, array_of
-from headrace.operators.history import END, History
+from headrace.operators.history import History
 from headrace.operators.keys import complete, numbered, times_of
 from headrace.operators.log import Log
 from headrace.operators.operator import BEGINNING, RESULTS, Output, Step
@@ -65,34 +65,25 @@ class Enrich:
         times = self._moments(rows, self.time)
         oldest = step.fired - self.wait_us
         late = int((times < oldest).sum()) if self.as_of == "event" else 0
-        wake = None
         if self.wait_us:
-            rows, times, wake = self._waited(chunks, step, rows, times)
+            rows, times = self._waited(chunks, step, rows, times)
         results = self._enriched(rows, np.maximum(times, oldest), versions) if len(rows) else rows
-        return Output({RESULTS: results} if len(results) else {}, wake, late)
+        return Output({RESULTS: results} if len(results) else {}, late)
 
-    def _waited(
-        self, chunks: Chunks, step: Step, rows: pa.Table, times: Indices
-    ) -> tuple[pa.Table, Indices, int | None]:
+    def _waited(self, chunks: Chunks, step: Step, rows: pa.Table, times: Indices) -> tuple[pa.Table, Indices]:
         """The events that have waited long enough, those that came too late for it first; the others are kept."""
         waiting = History(chunks, max(-(-self.wait_us // 8), 1), {WAITING: self.stream.names})
         oldest, due_before = step.fired - self.wait_us, step.watermark - self.wait_us
         tardy = times < oldest
         answered = [rows.filter(pa.array(tardy))]
         waiting.append(rows.filter(pa.array(~tardy)), times[~tardy])
-        wake = None
-        for number in waiting.numbers(oldest, END):
+        for number in waiting.numbers(oldest, due_before):
             held = waiting.read(WAITING, number)
             at = self._moments(held, self.time)
-            due = (at >= oldest) & (at < due_before)
-            answered.append(held.filter(pa.array(due)))
-            left = at[at >= due_before]
-            if len(left):
-                wake = int(left.min()) + self.wait_us + 1
-                break
+            answered.append(held.filter(pa.array((at >= oldest) & (at < due_before))))
         waiting.forget(WAITING, due_before)
         rows = pa.concat_tables(answered).combine_chunks()
-        return rows, self._moments(rows, self.time), wake
+        return rows, self._moments(rows, self.time)
 
     def _enriched(self, rows: pa.Table, times: Indices, log: Log) -> pa.Table:
         versions = pa.concat_tables([self.table.empty_table(), *log.read()]).combine_chunks()

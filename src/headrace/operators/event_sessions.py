@@ -90,11 +90,10 @@ class EventSessions(Windowing):
         stays = ~(corrected | goes_on)
         opened.write(stays, opening)
         results = self._results(chunks, made, ended, late_for_some, settles_to)
-        wake = self._wake(held, opened, [ends_of(known)[stays], ends_of(opening)], step.watermark)
         for start in list(held):
             if start + self.slice_us <= settles_to:
                 held.drop(start)
-        return self.answer(results, late, wake)
+        return self.answer(results, late)
 
     def _taken(self, step: Step, settled_to: int) -> tuple[pa.Table, pa.Table]:
         """The rows of the step as pieces, and those that came too late."""
@@ -213,19 +212,6 @@ class EventSessions(Windowing):
         following = pa.array(_column(lost, REVISION) + 1, pa.int32())
         lost = lost.set_column(lost.column_names.index(REVISION), self.told.field(REVISION), following)
         return self.revisions(lost, array_of(lost.column(BEFORE)), deleted=True)
-
-    def _wake(self, held: Parts, opened: Spans, ends: list[Indices], watermark: int) -> int | None:
-        """A row is taken once the watermark is behind it, a session ends when the watermark reaches its end."""
-        waiting = []
-        for start in held:
-            if start >= watermark:
-                waiting.append(start + 1)
-            elif start + self.slice_us > watermark:
-                times = np.concatenate([_column(part, AT) for part in held.read(start)])
-                waiting += [int(times[times >= watermark].min()) + 1] if (times >= watermark).any() else []
-        if self.emit is Emit.FINAL and (end := opened.next_end(watermark, *ends)) is not None:
-            waiting.append(end)
-        return min(waiting, default=None)
 
 
 def _column(table: pa.Table, name: str) -> Any:

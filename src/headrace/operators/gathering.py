@@ -9,7 +9,7 @@ passed by the watermark that the bucket acted on last, or if it has no time.
 The state is a log of rows by key, the last one of a key being what holds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -64,7 +64,7 @@ class Gather:
         if len(changed):
             log.add(changed)
         late = sum(part.late for part in came) + after_the_end
-        return Output({RESULTS: results} if len(results) else {}, self._wake([known, changed], step.watermark), late)
+        return Output({RESULTS: results} if len(results) else {}, late)
 
     def _gathered(self, known: pa.Table, came: "list[_Part]", step: Step) -> tuple[pa.Table, pa.Table, int]:
         """The rows that come out, what is to be known from now on, and how many parts came after the end."""
@@ -120,13 +120,6 @@ class Gather:
     def _missing(self, there: Any) -> Any:
         names = pa.array([name for name, _ in self.parts])
         return lists_of(names.take(pa.array(np.nonzero(~there)[1])), (~there).sum(axis=1))
-
-    def _wake(self, tables: Sequence[pa.Table], watermark: int) -> int | None:
-        """The earliest end of a wait; it may be that of a row that has come out since, and then nothing is due."""
-        ends = [rows.column(START).to_numpy()[~rows.column(ENDED).to_numpy()] + self.within_us for rows in tables]
-        ahead = np.concatenate(ends)
-        ahead = ahead[ahead > watermark]
-        return int(ahead.min()) if len(ahead) else None
 
     def _needed(self, rows: pa.Table, whole: bool, fired: int) -> pa.Table:
         """The last row of each key, unless it has come out so long ago that no part can come which is not too old."""

@@ -33,8 +33,6 @@ class Step:
 class Output:
     tables: Mapping[str, pa.Table]
     """By the output's name; an output without rows may be missing."""
-    wake: int | None = None
-    """The watermark at which something falls due even if no row comes; None where nothing does."""
     late: int = 0
     """How many rows came too late, whether they are among the late rows or dropped."""
 
@@ -63,7 +61,6 @@ class Run:
     operator: Operator
     chunks: Chunks
     fired: int = field(default=BEGINNING)
-    wake: int | None = None
     late: int = 0
 
     def step(self, watermark: int, **rows: pa.Table) -> Output:
@@ -71,5 +68,5 @@ class Run:
         named = {RESULTS if name == "rows" else name: table for name, table in rows.items()}
         watermark = max(watermark, self.fired)
         output = self.operator.step(self.chunks, Step(named, watermark, self.fired))
-        self.fired, self.wake, self.late = watermark, output.wake, self.late + output.late
+        self.fired, self.late = watermark, self.late + output.late
         return output

@@ -73,9 +73,7 @@ class Sessions(Windowing):
         changed = changed.filter(pa.array(ends_of(changed) + self.until_us > step.watermark))
         stays = ~joined & ~due & (ends + self.until_us > step.watermark)
         spans.write(stays, changed)
-        final = self.emit is Emit.FINAL
-        wake = spans.next_end(step.watermark, ends_of(changed), ends[stays]) if final else None
-        return self.answer([*gone, *results], late, wake)
+        return self.answer([*gone, *results], late)
 
     def _falls_due(self, part: Part, step: Step) -> bool:
         """Whether a session of the part is closed by the watermark, or can be forgotten."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from math import gcd
 from typing import Any
 
@@ -51,7 +50,7 @@ class Slices(Windowing):
             ends = np.unique(touched.column(START).to_numpy()) + self.size_us
             results += self._told(folded, told, ends.tolist(), touched)
         self._forget(folded, told, step.watermark)
-        return self.answer(results, late, self._wake(folded, step.watermark))
+        return self.answer(results, late)
 
     def _taken(self, step: Step) -> tuple[pa.Table, pa.Table]:
         """The rows that count, folded by slice and key, and those that came too late."""
@@ -152,12 +151,6 @@ class Slices(Windowing):
         for start in list(told):
             if start + self.size_us + self.until_us <= watermark:
                 told.drop(start)
-
-    def _wake(self, folded: Parts, watermark: int) -> int | None:
-        if self.emit is Emit.CHANGES:
-            return None
-        ends = (islice(self._ends(start, watermark, self._last_end(start)), 1) for start in folded)
-        return min((end for some in ends for end in some), default=None)
 
 
 def _table(keys: dict[str, Any], partials: pa.Table) -> pa.Table:

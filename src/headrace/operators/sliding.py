@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from headrace.operators.chunks import Chunks
 from headrace.operators.grouping import Indices
-from headrace.operators.history import END, History
+from headrace.operators.history import History
 from headrace.operators.keys import Mask, numbered
 from headrace.operators.operator import RESULTS, Output, Step
 from headrace.operators.ranges import Line, Ranges
@@ -54,7 +54,7 @@ class SlidingWindows(Windowing):
         history.append(rows, times)
         answers = self._answers(history, step, times)
         self._forget(history, step.watermark)
-        return self.answer([] if answers is None else [answers], late, self._wake(history, step.watermark))
+        return self.answer([] if answers is None else [answers], late)
 
     def _answers(self, history: History, step: Step, arrived: Indices) -> pa.Table | None:
         due = self._due(history, step, arrived)
@@ -160,16 +160,6 @@ class SlidingWindows(Windowing):
             number = int(name.removeprefix(f"{REVISED}/"))
             if (number + 1) * history.width <= open_from:
                 history.chunks.delete(name)
-
-    def _wake(self, history: History, watermark: int) -> int | None:
-        if self.emit is Emit.CHANGES:
-            return None
-        for number in history.numbers(watermark, END):
-            times = self.times_of(history.read(SEEN, number))[0]
-            times = times[times >= watermark]
-            if len(times):
-                return int(times.min()) + 1
-        return None
 
     def _parts(self) -> dict[str, list[str]]:
         needed = {*self.by, self.time, *(one.column for _, one in self.aggregates)}

@@ -64,16 +64,6 @@ class Spans:
             self._read.append((part, table))
         return pa.concat_tables([self.schema.empty_table(), *(table for _, table in self._read)]).combine_chunks()
 
-    def next_end(self, watermark: int, *known: Indices) -> int | None:
-        """The first end after the watermark, of rows that are known and of the parts that were not read.
-
-        A part with ends on both sides of the watermark is to be among those that were read.
-        """
-        read = {part for part, _ in self._read}
-        ends = [part.first_end for part in self.parts if part not in read]
-        ends += [int(later.min()) for later in (some[some > watermark] for some in known) if len(later)]
-        return min((end for end in ends if end > watermark), default=None)
-
     def write(self, stays: Any, changed: pa.Table) -> None:
         """Keep the rows of what was read that stay, and add others; a part that loses none is not rewritten,
 

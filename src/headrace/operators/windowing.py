@@ -98,12 +98,12 @@ class Windowing:
         """The columns by which a window is known: where it begins, and its `by` columns."""
         return [table.column(name) for name in (START, *self.keys)]
 
-    def answer(self, results: Sequence[pa.Table], late: pa.Table, wake: int | None) -> Output:
+    def answer(self, results: Sequence[pa.Table], late: pa.Table) -> Output:
         schema = self.outputs[RESULTS]
         tables = {RESULTS: pa.concat_tables([schema.empty_table(), *results])}
         if LATE in self.outputs:
             tables[LATE] = late.select(self.carried.names)
-        return Output({name: table for name, table in tables.items() if len(table)}, wake, len(late))
+        return Output({name: table for name, table in tables.items() if len(table)}, len(late))
 
     def results(self, windows: pa.Table, ends: Indices, figures: pa.Table) -> pa.Table:
         """Rows that come out once, and have no revision."""
