@@ -6,7 +6,9 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -169,19 +171,18 @@ def _plainly(raw: DataFrame) -> DataFrame:
     return raw.select(F.from_json(F.col("value").cast("string"), SCHEMA).alias("row")).select("row.*")
 
 
-def busy_seconds(query: StreamingQuery) -> float:
-    """From the start of the first batch to the end of the last that had rows."""
-    from datetime import datetime
-
-    reports = [json.loads(report.json) for report in query.recentProgress]
+def busy_seconds(*queries: StreamingQuery) -> float:
+    """From the start of the first batch of any to the end of the last that had rows."""
+    reports = [json.loads(report.json) for query in queries for report in query.recentProgress]
     with_rows = [report for report in reports if report["numInputRows"]]
 
-    def began(report: dict[str, object]) -> float:
-        return datetime.fromisoformat(str(report["timestamp"])).timestamp()
+    def began(report: dict[str, Any]) -> float:
+        return datetime.fromisoformat(report["timestamp"]).timestamp()
 
-    last = with_rows[-1]
-    took = float(last["durationMs"]["triggerExecution"]) / 1000
-    return began(last) + took - began(with_rows[0])
+    def ended(report: dict[str, Any]) -> float:
+        return began(report) + report["durationMs"]["triggerExecution"] / 1000
+
+    return max(map(ended, with_rows)) - min(map(began, with_rows))
 
 
 Way = Callable[[int], float]

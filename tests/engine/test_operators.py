@@ -108,11 +108,21 @@ def test_changes_answer_at_once_and_are_revised(headrace_harness: Callable[..., 
         counted = hr.windowed(payments, hr.tumbling("1 hour")).agg(n=hr.count())
         return counted.having("n < 3").select("card", "window_start", "n")
 
+    @app.stream(key=["card", "window_start"])
+    def days(payments: DataFrame) -> Any:
+        counted = hr.windowed(payments, hr.tumbling("1 day"), emit="changes").agg(n=hr.count())
+        return counted.having("n < 3")
+
+    @app.view(key=["card", "window_start"])
+    def today(days: Any) -> Any:
+        return days
+
     with headrace_harness(app) as harness:
         harness.send("payments", payment("1", 10), payment("2", 30))
         harness.settle()
         assert [(row["id"], row["n"], row["revision"]) for row in harness.rows("bursts")] == [("1", 1, 0), ("2", 2, 0)]
         assert [row["n"] for row in harness.rows("hours")] == [2]
+        assert [row["n"] for row in harness.rows("today")] == [2]
         harness.send("payments", payment("early", 5))
         harness.settle()
         assert [(row["id"], row["n"], row["revision"]) for row in harness.rows("bursts")] == [
@@ -120,6 +130,8 @@ def test_changes_answer_at_once_and_are_revised(headrace_harness: Callable[..., 
             ("early", 1, 0),
         ]
         assert harness.rows("hours") == []
+        assert harness.rows("today") == []
+        assert [record.row for record in harness.records("days")][-1] is None
         harness.advance(at(100))
         harness.send("payments", payment("late", 6))
         harness.settle()

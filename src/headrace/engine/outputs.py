@@ -46,11 +46,15 @@ def outputs_of(node: QueryNode, returned: Any) -> dict[str, DataFrame]:
     return {name: _rows(returned[name], f"its channel {name!r}") for name in channels}
 
 
-def read_output(node: QueryNode, rows: DataFrame) -> Output:
-    """The columns of a node's rows, with its key, times and order checked against them."""
-    schema = _schema(node, rows)
+def read_output(node: QueryNode, rows: DataFrame, changes: bool) -> Output:
+    """The columns of a node's rows, with its key, times and order checked against them.
+
+    Where the rows are changes, that of a row which is gone is none of their own columns.
+    """
+    schema = _schema(rows.drop(DELETED, VALID_FROM) if changes else rows)
     _check_key(node, schema)
-    _check_deleted(node, rows)
+    if changes:
+        _check_deleted(node, rows)
     if isinstance(node, View):
         _check_view(node, schema)
         return rows, schema, None
@@ -97,16 +101,15 @@ def _a(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _schema(node: QueryNode, rows: DataFrame) -> Schema:
-    given = rows.drop(DELETED, VALID_FROM).schema if isinstance(node, View | TableNode) else rows.schema
-    for field in given:
+def _schema(rows: DataFrame) -> Schema:
+    for field in rows.schema:
         if field.dataType.typeName() == "void":
             raise InputError(
                 f"the column {field.name!r} has no type",
                 next_step=f"give it one: .cast('string').alias({field.name!r})",
             )
     # Records that were written before a column came lack it: a node's own columns are never NOT NULL downstream.
-    return Schema(tuple(Column(column.name, nullable(column.type)) for column in Schema.of(given)))
+    return Schema(tuple(Column(column.name, nullable(column.type)) for column in Schema.of(rows.schema)))
 
 
 def _check_key(node: QueryNode, schema: Schema) -> None:
@@ -125,10 +128,16 @@ def _check_key(node: QueryNode, schema: Schema) -> None:
 
 
 def _check_deleted(node: QueryNode, rows: DataFrame) -> None:
-    says = isinstance(node, View | TableNode) and DELETED in rows.columns
-    if says and rows.schema[DELETED].dataType.typeName() != "boolean":
+    if DELETED not in rows.columns:
+        return
+    if rows.schema[DELETED].dataType.typeName() != "boolean":
         raise InputError(
             f"{DELETED!r} is {rows.schema[DELETED].dataType.simpleString()}", next_step="make it BOOLEAN: true deletes"
+        )
+    if not node.key:
+        raise InputError(
+            "its rows are deleted when a condition no longer holds, and it has no key to know them by",
+            next_step="name the columns that tell its rows apart: key=",
         )
 
 

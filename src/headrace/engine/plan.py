@@ -208,7 +208,9 @@ class _Planner:
             returned, beside, windows, joins = self._called(node, readings, config, real_time)
         result = returned if isinstance(returned, Result) else None
         given = outputs_of(node, returned if result is None else shown(result))
-        outputs = {channel: read_output(node, rows) for channel, rows in given.items()}
+        again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
+        changes = again or isinstance(node, View) or is_table(node)
+        outputs = {channel: read_output(node, rows, changes) for channel, rows in given.items()}
         late, late_schema = Channel(node, LATE, node.place), {}
         if result is not None:
             check_key(result, node.key)
@@ -220,12 +222,10 @@ class _Planner:
             for channel, (rows, schema, time) in outputs.items():
                 feed = Channel(node, channel, node.place) if channel else node
                 column = None if time is None else ColumnTime(time)
-                again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
-                changes = is_table(feed) or again
                 self._written[feed] = Shape(schema, key=node.key, time=column, is_table=changes)
                 if result is not None:
                     written.append(result_records(result, schema, feed.topic_name, node.key, time, late.topic_name))
-                elif is_table(feed):
+                elif changes:
                     # The last row of a key is the table's, so they keep their order; all of a window have one time.
                     order = time if is_window_time(rows, time) else None
                     written.append(changelog(rows, schema, feed.topic_name, node.key, time, order))

@@ -109,7 +109,7 @@ class WindowedRows(ClassicDataFrame):
     """The rows of windows: a DataFrame that also has the words of a window's result."""
 
     _deletes = False
-    """Whether a window for which a condition no longer holds must say so: a view or a table has its row."""
+    """Whether a window for which a condition no longer holds must say so: its row was told before."""
 
     def having(self, condition: str | Column) -> "WindowedRows":
         """Only the windows for which the condition holds."""
@@ -188,8 +188,6 @@ class Windowed:
     def _native(self, spec: WindowSpec) -> "WindowedRows":
         computed = [_computed(aggregate, self.time).alias(name) for name, aggregate in spec.aggregates]
         grouped = self.stream.groupBy(*map(named, self.by), _span(self.window, self.time)).agg(*computed)
-        uses = _uses.get()
-        is_kept = uses is not None and uses.emit is Emit.CHANGES
         return _as_rows(
             grouped.select(
                 *map(named, self.by),
@@ -197,7 +195,7 @@ class Windowed:
                 marked_time(F.col(WINDOW).getField("end"), WINDOW_END),
                 *(named(name) for name, _ in spec.aggregates),
             ),
-            deletes=is_kept and spec.emit is Emit.CHANGES,
+            deletes=spec.emit is Emit.CHANGES,
         )
 
     def _operated(self, spec: WindowSpec) -> "WindowedRows | Result":
