@@ -37,7 +37,8 @@ def join_tables(left: Table, right: Table, on: OnLike, how: str) -> Table:
     shared = [(here, there) for here, there in pairs.items() if here in left.key and there in right.key]
     buckets = buckets_of(ours.sparkSession) if shared else 1
     described = {"join of tables": kind.value, "on": dict(pairs), "keys": [*left.key, *right.key], "buckets": buckets}
-    note(JoinUse(described, explained=f"{kind} join of the tables {left} and {right}: Headrace's operator"))
+    where = "" if shared else ", in one bucket and so on one core: what it is on is no part of both keys"
+    note(JoinUse(described, explained=f"{kind} join of the tables {left} and {right}: Headrace's operator{where}"))
     keys = {LEFT: [named(here) for here, _ in shared], RIGHT: [named(there) for _, there in shared]}
     rows = hosted(operator, {LEFT: ours, RIGHT: theirs}, keys, buckets).rows()
     marked = rows.select(*(marked_key(name, operator.key) for name in rows.columns))
