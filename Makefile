@@ -39,6 +39,7 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.broker $(BENCH)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.operators
+	$(BIN)/python -m benchmarks.nexmark
 
 clean:
 	rm -rf $(VENV) .build .mypy_cache .ruff_cache .hypothesis .import_linter_cache

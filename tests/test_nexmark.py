@@ -1,0 +1,53 @@
+"""Nexmark's queries on real topics and Spark: what each writes is what plain SQL makes of the same events."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from benchmarks.nexmark.by_hand import BY_HAND
+from benchmarks.nexmark.events import Story, fill
+from benchmarks.nexmark.expected import SQL, differences
+from benchmarks.nexmark.queries import QUERIES
+from benchmarks.nexmark.runs import Setting
+
+if TYPE_CHECKING:
+    from headrace.testing import Environment
+
+pytestmark = pytest.mark.timeout(300)
+
+QUICK = ("q2", "q7", "q11")
+STORY = Story(3_000)
+BATCH = 700
+
+
+@pytest.fixture(scope="module")
+def setting(headrace_environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    """A small story in topics of its own, read in several batches."""
+    folder = tmp_path_factory.mktemp("nexmark")
+    address, prefix = headrace_environment.addresses(postgres=False).kafka, f"nexmark-{uuid.uuid4().hex[:8]}."
+    assert address is not None
+    fill(address, STORY, folder, prefix)
+    return Setting(headrace_environment.spark.newSession(), address, folder, BATCH, prefix)
+
+
+def way_of(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in SQL]
+)
+def test_a_topology_gives_what_sql_gives(setting: Setting, name: str) -> None:
+    query = QUERIES[name]
+    with setting.by_headrace(query, way_of(name)) as ran:
+        assert differences(setting.spark, query, ran.found, setting.folder, STORY.end) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BY_HAND)
+def test_what_it_is_timed_against_gives_the_same(setting: Setting, name: str) -> None:
+    query = QUERIES[name]
+    with setting.by_hand(query, way_of(name)) as ran:
+        assert differences(setting.spark, query, ran.found, setting.folder, STORY.end) == []
