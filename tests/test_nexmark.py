@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.nexmark.by_hand import BY_HAND
-from benchmarks.nexmark.events import Story, fill
+from benchmarks.nexmark.events import DISORDER, Auction, Bid, Person, Side, Story, fill
 from benchmarks.nexmark.expected import SQL, differences
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.nexmark.runs import Setting
@@ -30,6 +32,18 @@ def setting(headrace_environment: Environment, tmp_path_factory: pytest.TempPath
     assert address is not None
     fill(address, STORY, folder, prefix)
     return Setting(headrace_environment.spark.newSession(), address, folder, BATCH, prefix)
+
+
+def test_a_story_is_the_same_again_and_rises_in_time_within_the_disorder() -> None:
+    events = [event for event in STORY if not isinstance(event, Side)]
+    assert events == [event for event in Story(STORY.events) if not isinstance(event, Side)]
+    told, tail = events[: STORY.events], events[STORY.events :]
+    assert Counter(map(type, told)) == {Person: 60, Auction: 180, Bid: 2_760}
+    newest = itertools.accumulate((event.at for event in events), max)
+    assert all(event.at >= latest - DISORDER for event, latest in zip(events, newest, strict=True))
+    assert max(event.at for event in told) < min(event.at for event in tail)
+    opened = {event.id: event.at for event in told if isinstance(event, Auction)}
+    assert {event.auction for event in told if isinstance(event, Bid)} <= opened.keys()
 
 
 def way_of(name: str) -> str:
