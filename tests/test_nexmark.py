@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.nexmark.by_hand import BY_HAND
-from benchmarks.nexmark.events import DISORDER, Auction, Bid, Person, Side, Story, fill
+from benchmarks.nexmark.events import DISORDER, Auction, Bid, Person, Side, Story, fill, filling
 from benchmarks.nexmark.expected import SQL, differences
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.nexmark.runs import Setting
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(300)
 
 QUICK = ("q2", "q7", "q11")
+STATEFUL = [name for name in SQL if name not in ("q0", "q1", "q2")]
 STORY = Story(3_000)
 BATCH = 700
 
@@ -57,6 +59,16 @@ def test_a_topology_gives_what_sql_gives(setting: Setting, name: str) -> None:
     query = QUERIES[name]
     with setting.by_headrace(query, way_of(name)) as ran:
         assert differences(setting.spark, query, ran.found, setting.folder, STORY.end) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", STATEFUL)
+def test_it_does_so_too_where_events_come_bit_by_bit_between_restarts(setting: Setting, name: str) -> None:
+    query = QUERIES[name]
+    bitwise = replace(setting, folder=setting.folder / name, prefix=f"{way_of('bitwise')}.")
+    arriving = filling(setting.address, STORY, bitwise.folder, bitwise.prefix, parts=3)
+    with bitwise.by_headrace(query, way_of(name), arriving) as ran:
+        assert differences(setting.spark, query, ran.found, bitwise.folder, STORY.end) == []
 
 
 @pytest.mark.long

@@ -211,7 +211,13 @@ class _House:
 
 
 def fill(address: str, story: Story, folder: Path, prefix: str = "") -> None:
-    """Write a story to topics, and its rows to files of the same names, for those who do without topics.
+    """Write a story to topics, and its rows to files of the same names, for those who do without topics."""
+    for _ in filling(address, story, folder, prefix):
+        pass
+
+
+def filling(address: str, story: Story, folder: Path, prefix: str = "", parts: int = 1) -> Iterator[int]:
+    """The same in parts of so many events: it stops after each, once the topics hold it.
 
     Partitions take turns, whatever the key: so all of them are equally far in event time.
     """
@@ -221,7 +227,7 @@ def fill(address: str, story: Story, folder: Path, prefix: str = "") -> None:
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "queue.buffering.max.messages": 500_000})
     written = dict.fromkeys(TOPICS, 0)
     files = {topic: _Rows(folder / f"{topic}.parquet", SCHEMAS[topic]) for topic in TOPICS}
-    for event in story:
+    for number, event in enumerate(story, start=1):
         topic = TOPIC_OF[type(event)]
         files[topic].add(event)
         partition = written[topic] % PARTITIONS
@@ -233,10 +239,19 @@ def fill(address: str, story: Story, folder: Path, prefix: str = "") -> None:
                 break
             except BufferError:
                 producer.poll(0.1)
-    if producer.flush(LIMIT):
-        raise RuntimeError("the topics were not filled")
+        told = number - SIDE_ROWS
+        if told > 0 and told % (story.events // parts) == 0 and told < story.events:
+            _flush(producer)
+            yield told
+    _flush(producer)
     for rows in files.values():
         rows.close()
+    yield story.events
+
+
+def _flush(producer: Producer) -> None:
+    if producer.flush(LIMIT):
+        raise RuntimeError("the topics were not filled")
 
 
 class _Rows:

@@ -1,7 +1,7 @@
 """A query over the whole story, as a Headrace app or by hand: how long it takes, and what its topic holds then."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,28 +42,34 @@ class Setting:
     prefix: str = ""
 
     @contextmanager
-    def by_headrace(self, query: Query, name: str) -> Iterator[Ran]:
-        """Run it to the end of its topics. What it wrote is there until the block is left."""
+    def by_headrace(self, query: Query, name: str, arriving: Iterable[object] = (None,)) -> Iterator[Ran]:
+        """Run it to the end of its topics. What it wrote is there until the block is left.
+
+        Of events that are `arriving` in parts, each is processed by a run that goes on where the last one stopped.
+        """
         app = hr.App(name, prefix=f"{name}.")
         last = query.declare(House(app, self.prefix))
-        home = self.folder / name
         config = RunConfig(
-            home=home,
+            home=self.folder / name,
             kafka=self.address,
             topic_settings={"partitions": str(PARTITIONS)},
             max_records_per_batch=self.batch,
             attempts=1,
         )
-        runner = Runner(app, config, self.spark)
+        try:
+            seconds = sum(self._settled(Runner(app, config, self.spark)) for _ in arriving)
+            yield Ran(seconds, self._found(query, last.topic_name, is_table=isinstance(last, TableNode)))
+        finally:
+            self._clean(name)
+
+    def _settled(self, runner: Runner) -> float:
         runner.start()
         try:
             queries = self.spark.streams.active
             runner.process_all_available()
-            seconds = busy_seconds(*queries)
-            yield Ran(seconds, self._found(query, last.topic_name, is_table=isinstance(last, TableNode)))
+            return busy_seconds(*queries)
         finally:
             runner.stop()
-            self._clean(name)
 
     @contextmanager
     def by_hand(self, query: Query, name: str) -> Iterator[Ran]:
