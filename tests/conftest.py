@@ -8,8 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.peers import broker_for_tests
+
+# How long an example takes says how busy the machine is, and nothing of what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 COMMAND = str(Path(sys.executable).with_name("headrace"))
 

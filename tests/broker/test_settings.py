@@ -96,7 +96,12 @@ def test_unknown_names_are_refused_with_the_nearest_served() -> None:
 @given(st.sampled_from(sorted(BROKER_SETTINGS)), st.integers(0, 60), st.sampled_from("xz"))
 def test_a_name_mistyped_in_one_letter_is_found(name: str, at: int, letter: str) -> None:
     at %= len(name)
-    assert nearest(name[:at] + letter + name[at + 1 :], BROKER_SETTINGS) == name
+    typed = name[:at] + letter + name[at + 1 :]
+    found = nearest(typed, BROKER_SETTINGS)
+    assert found is not None
+    # Of two that differ in that letter alone, such as min and max, either will do.
+    assert len(found) == len(typed)
+    assert sum(one != other for one, other in zip(found, typed, strict=True)) <= 1
 
 
 @given(st.sampled_from(sorted(BROKER_SETTINGS)), st.integers(-(1 << 70), 1 << 70))
