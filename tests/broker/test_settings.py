@@ -99,7 +99,7 @@ def test_a_name_mistyped_in_one_letter_is_found(name: str, at: int, letter: str)
     typed = name[:at] + letter + name[at + 1 :]
     found = nearest(typed, BROKER_SETTINGS)
     assert found is not None
-    # Of two that differ in that letter alone, such as min and max, either will do.
+    # Of two that differ in that letter alone either will do.
     assert len(found) == len(typed)
     assert sum(one != other for one, other in zip(found, typed, strict=True)) <= 1
 

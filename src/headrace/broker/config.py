@@ -140,7 +140,12 @@ def settings_of(dataclass: type[Any]) -> dict[str, Setting]:
 
 def nearest(name: str, served: Iterable[str]) -> str:
     beginning = name[:100]  # comparing takes time with the square of the length, and a client chose it
-    return max(served, key=lambda candidate: difflib.SequenceMatcher(None, beginning, candidate).ratio())
+
+    def likeness(candidate: str) -> tuple[float, int]:
+        in_place = sum(one == other for one, other in zip(beginning, candidate, strict=False))
+        return difflib.SequenceMatcher(None, beginning, candidate).ratio(), in_place
+
+    return max(served, key=likeness)
 
 
 def parse_all(definitions: Mapping[str, Setting], given: Mapping[str, str], kind: str) -> dict[str, Any]:
