@@ -17,7 +17,7 @@ from tests import peers
 
 from benchmarks.measure import Figures
 
-RESULTS = Path(__file__).parents[1] / "RESULTS.md"
+RESULTS = Path(__file__).parent / "RESULTS.md"
 HEADING = """\
 # Speed, measured
 

@@ -61,9 +61,9 @@ def fill(address: str, topic: str, count: int) -> None:
         raise RuntimeError(f"{topic} was not filled")
 
 
-def make_topic(address: str, topic: str) -> None:
+def make_topic(address: str, topic: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": address})
-    for made in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+    for made in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         made.result(60)
 
 

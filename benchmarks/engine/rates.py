@@ -1,6 +1,7 @@
 """Rates: all events of a topic through one query, from its first batch to the end of its last."""
 
 import itertools
+import random
 
 from benchmarks.bench import Bench, progress
 from benchmarks.engine.job import Setting, Way, fill
@@ -26,10 +27,10 @@ def run(bench: Bench, *, windowed: bool) -> Section:
     }
     numbers = itertools.count(1)
     rates: dict[str, list[float]] = {name: [] for name in ways}
-    names = list(ways)
+    names, dice = list(ways), random.Random(options.rounds)
     for taken in range(-1, options.rounds):  # the first warms up
-        shift = taken % len(names)
-        for name in (*names[shift:], *names[:shift]):
+        dice.shuffle(names)  # none always has the same before it, whose leavings it would clear away
+        for name in names:
             seconds = ways[name](next(numbers))
             if taken >= 0:
                 rates[name].append(options.events / seconds)

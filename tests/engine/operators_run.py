@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import polars as pl
+
 import headrace as hr
 from tests.engine.numbers_run import main
 
@@ -54,6 +56,34 @@ def halves(numbers: Any) -> Any:
 @app.stream(key="pair")
 def pairs(even: Any = halves.even, odd: Any = halves.odd) -> Any:
     return hr.gather(even, odd, on="pair", within="10 minutes", names=["even", "odd"])
+
+
+def counted(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.group_by("k", "window_end").agg(
+        pl.len().cast(pl.Int64).alias("count"), pl.col("n").sum().alias("total")
+    )
+
+
+@app.stream(key="k")
+def applied(numbers: Any) -> Any:
+    windows = hr.windowed(numbers, hr.tumbling("5 seconds"), late="divert")
+    return windows.apply(counted, schema="k STRING, window_end TIMESTAMP, count BIGINT, total BIGINT")
+
+
+@app.stream(key="pair")
+def joined(even: Any = halves.even, odd: Any = halves.odd) -> Any:
+    other = odd.selectExpr("pair", "n AS m", "at AS also_at")
+    return hr.join(even, other, on="pair", within="10 minutes")
+
+
+@app.table(key="k")
+def latest(numbers: Any) -> Any:
+    return numbers.filter("n >= 0").select("k", "n")
+
+
+@app.table(key="k")
+def lived(latest: Any, homes: Any) -> Any:
+    return hr.join(latest, homes, on="k")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,36 @@ def test_searches_and_clicks_in_every_way(headrace_harness: MakeHarness) -> None
     assert set(nodes) == {"inner", "left", "right", "full"}
 
 
+def test_a_side_that_lags_makes_no_pair_late(headrace_harness: MakeHarness) -> None:
+    """All clicks are there before the first search: the pairs come out of order by as much as they wait."""
+    app, searches, clicks = search_app("lagging")
+
+    @app.stream(key="id")
+    def pairs(searches: DataFrame, clicks: DataFrame) -> DataFrame:
+        return hr.join(searches, clicks, on={"id": "search"}, within="10 minutes")
+
+    @app.stream(key="id")
+    def minutes(pairs: DataFrame) -> Any:
+        return hr.windowed(pairs, hr.tumbling("1 minute"), by=[]).agg(n=hr.count())
+
+    harness = headrace_harness(app)
+    waits = [9.5, 0.0] * 10  # every other is clicked long after it was searched
+    harness.send(
+        clicks,
+        sorted(
+            ({"search": str(n), "link": n, "clicked": at(n + wait)} for n, wait in enumerate(waits)),
+            key=lambda row: row["clicked"],
+        ),
+    )
+    harness.settle()
+    for n in range(len(waits)):
+        harness.send(searches, {"id": str(n), "query": "q", "searched": at(n)})
+        harness.settle()
+    harness.advance(at(60))
+    assert len(harness.rows(pairs)) == len(waits)
+    assert sum(row["n"] for row in harness.rows(minutes)) == len(waits)
+
+
 def rows_of(harness: Harness, node: str) -> list[tuple[Any, ...]]:
     names = ("id", "link", "searched", "clicked", "joined_at")
     return sorted((tuple(row[name] for name in names) for row in harness.rows(node)), key=str)

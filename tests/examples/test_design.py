@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.testing import Harness
+from tests.examples.golden import assert_golden
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,3 +68,4 @@ def test_the_example_of_the_design_runs_as_it_is_written(
     assert harness.rows(design.tardy) == [{name: row[name] for name in ("card", "at", "amount")} for row in late]
     assert harness.rows(design.bursts) == burst
     assert harness.progress("bursts").late == 2
+    assert_golden(harness, "design", design.bursts, design.alerts, design.spend, design.tardy)

@@ -11,6 +11,7 @@ import pytest
 import fraud
 import payments_generator as source
 from headrace.testing import Harness
+from tests.examples.golden import assert_golden
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -67,3 +68,4 @@ def test_every_payment_is_accounted_for(headrace_harness: Callable[..., Harness]
     assert bursts[last["id"]]["revision"] == last["revision"] + 1, "the straggler alters what was told"
     abroad = {id for id, row in bursts.items() if row["country"] != row["home"]}
     assert {row["id"] for row in harness.rows(fraud.alarms)} == abroad != set()
+    assert_golden(harness, "fraud", fraud.bursts, fraud.alarms, fraud.spend, fraud.tardy)

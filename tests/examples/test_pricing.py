@@ -11,6 +11,7 @@ import pytest
 import pricing
 from headrace.testing import Harness
 from rides_generator import City
+from tests.examples.golden import assert_golden
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,6 +40,7 @@ def test_prices_follow_demand_and_supply(headrace_harness: Callable[..., Harness
     tariff = {row["zone"]: figures(row) for row in harness.rows(pricing.tariff)}
     assert tariff == {zone: expected[zone, START + 3 * MINUTE] for zone, _ in expected}
     assert max(price for _, _, price in tariff.values()) == Decimal(3)  # it rains
+    assert_golden(harness, "pricing", pricing.demand, pricing.supply, pricing.prices, pricing.tariff)
 
 
 def test_a_zone_without_drivers_costs_three_times_as_much(headrace_harness: Callable[..., Harness]) -> None:

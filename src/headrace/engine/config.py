@@ -18,7 +18,7 @@ FILE = "headrace.toml"
 VARIABLE = "HEADRACE_"
 KAFKA_SETTING = "HEADRACE_KAFKA_"
 TRANSACTION_TIMEOUT = Duration.of("2 minutes")
-REAL_TIME_INTERVAL = Duration.of("5 seconds")
+REAL_TIME_INTERVAL = Duration.of("1 minute")
 PATIENCE = Duration.of("10 minutes")
 
 Offsets = Mapping[str, Mapping[int, int]]

@@ -53,6 +53,9 @@ class JoinUse:
     described: Mapping[str, Any]
     held: Duration = NOT_AT_ALL
     """How far behind the watermark its rows come out."""
+    spread: Duration = NOT_AT_ALL
+    """How much more out of order its rows may come out than those it reads: where one side lags behind, a pair is
+    known by the other's time, and a pair of earlier times comes later."""
     explained: str = ""
     """Who computes it, in words."""
     idle: Duration | None = None

@@ -82,7 +82,7 @@ def join(
     if JOINED_AT in left.columns:
         raise InputError(f"join(): {JOINED_AT!r} is what its rows have themselves", next_step="rename the column")
     described = {"join": kind.value, "on": dict(pairs), "within": str(span)}
-    note(JoinUse(described, explained=f"{kind} join within {span}: Spark's own join"))
+    note(JoinUse(described, spread=span, explained=f"{kind} join within {span}: Spark's own join"))
 
     other = right.select(*(named(name).alias(RIGHT + name) for name in right.columns))
     earlier, later = named(left_time), named(RIGHT + right_time)

@@ -162,6 +162,7 @@ class _Planner:
         self.config = config
         self.problems: list[Problem] = []
         self._written: dict[Feed, Shape] = {}
+        self._spread: dict[Node, Duration] = {}
         self._failed: set[Node] = set()
 
     def check_ingestion_times(self) -> None:
@@ -197,7 +198,7 @@ class _Planner:
         # In real-time mode a batch has no end that could be bounded.
         config = replace(self.config, max_records_per_batch=None) if real_time else self.config
         rejected = self.topology.rejects_written_by(node)
-        readings = {feed: self._reading(feed) for feed in feeds}
+        readings = {feed: replace(self._reading(feed), real_time=real_time) for feed in feeds}
         if not real_time:
             readings |= {feed: self._beating(reading) for feed, reading in readings.items()}
         returned, beside, windows, joins = self._called(node, readings, config, real_time)
@@ -206,6 +207,7 @@ class _Planner:
             # Now that it is known that it merges: whichever of its sources is silent must not hold back the others.
             readings = {feed: replace(reading, markers=_may_be_marked(reading)) for feed, reading in readings.items()}
             returned, beside, windows, joins = self._called(node, readings, config, real_time)
+        self._spread[node] = Duration(sum(join.spread.microseconds for join in joins))
         result = returned if isinstance(returned, Result) else None
         given = outputs_of(node, returned if result is None else shown(result))
         again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
@@ -307,7 +309,7 @@ class _Planner:
         mode: str,
         readings: Mapping[Feed, Reading],
     ) -> dict[str, Any]:
-        described = self.topology.describe(node)
+        described = self.topology.describe(node, self._spread)
         # Spark keeps the offsets of its sources by their number.
         described["sources"] |= {
             f"markers of topic {feed.topic_name}": {} for feed, reading in readings.items() if reading.markers
@@ -325,7 +327,7 @@ class _Planner:
 
     def _reading(self, feed: Feed) -> Reading:
         node = node_of(feed)
-        lateness = self.topology.lateness(node)
+        lateness = self.topology.lateness(node, self._spread)
         if is_rejects(feed):
             return Reading(feed, Shape(REJECTS_SCHEMA, Format.BYTES), lateness)
         if isinstance(feed, Channel) and feed.name == LATE and feed not in self._written:

@@ -20,7 +20,7 @@ from headrace.engine.progress import NodeProgress
 from headrace.engine.session import LOCAL, start_session
 from headrace.engine.topics import ensure_inputs, ensure_markers, ensure_outputs, read_topics, real_time_slots
 from headrace.errors import CheckpointError, KafkaError, NodeFailed
-from headrace.topology import App, Latency, Schema, StateStore, Stream, Topology, View
+from headrace.topology import App, Duration, Latency, Schema, StateStore, Stream, Topology, View
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -125,6 +125,10 @@ class Runner:
             for run in self._runs
             for channel, schema in run.output_schemas.items()
         }
+
+    def lateness(self) -> dict[str, Duration]:
+        """How far the watermark stays behind the newest event of each topic whose time markers move on."""
+        return {marked.topic: marked.lateness for run in self._runs for marked in run.marked}
 
     def progress(self) -> list[NodeProgress]:
         """Every node, in the order of the graph."""

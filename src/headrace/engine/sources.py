@@ -44,6 +44,8 @@ class Reading:
     lateness: Duration
     markers: bool = False
     """Whether markers move its time on as well."""
+    real_time: bool = False
+    """Whether the query stays to wait for rows, instead of coming for them batch by batch."""
 
     @property
     def metric(self) -> str:
@@ -149,14 +151,16 @@ def is_rejects(feed: Feed) -> bool:
 
 
 def _topic_options(reading: Reading, config: RunConfig) -> dict[str, str]:
-    return {
+    options = {
         **config.connector_options(),
         "kafka.isolation.level": "read_committed",
-        # The default half a second would be waited out in every small batch.
-        "kafka.fetch.max.wait.ms": "10",
         "subscribe": reading.feed.topic_name,
         "includeHeaders": "true",
     }
+    if not reading.real_time:
+        # The default half a second would be waited out in every small batch.
+        options["kafka.fetch.max.wait.ms"] = "10"
+    return options
 
 
 def _stream_options(reading: Reading, config: RunConfig, query: str, headers: bool) -> dict[str, str]:

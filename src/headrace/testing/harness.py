@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from headrace.testing.environment import Environment
 from headrace.topology import (
     App,
     Channel,
+    Duration,
     Feed,
     Node,
     Rate,
@@ -30,13 +31,14 @@ from headrace.topology import (
     TableTopic,
     Topic,
     View,
-    node_of,
 )
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["Harness"]
 
 LIMIT = 30.0
+REAL_TIME_INTERVAL = Duration.of("5 seconds")
+"""To settle a real-time node is to wait for the end of its interval: the shortest that Spark takes."""
 REJECTED = "rejected"
 
 
@@ -97,13 +99,14 @@ class Harness:
         moment = _moment(time)
         self.settle()
         moved: set[Feed] = set()
+        lateness = self._running.lateness()
         for query in self.topology.queries:
             for feed in self.topology.feeds(query):
-                if feed in self._marked and feed not in moved:
+                if feed in self._marked and feed not in moved and feed.topic_name in lateness:
                     moved.add(feed)
                     # The watermark trails the newest event by the lateness.
-                    lateness = timedelta(microseconds=self.topology.lateness(node_of(feed)).microseconds)
-                    self._marker.produce(marker_topic(feed), (moment + lateness).isoformat())
+                    newest = moment + lateness[feed.topic_name].timedelta
+                    self._marker.produce(marker_topic(feed), newest.isoformat())
             self._marker.flush(LIMIT)
             self._running.process_all_available(query.name)
 
@@ -179,6 +182,7 @@ class Harness:
             create_inputs=True,
             markers=True,
             state_partitions=1,
+            real_time_interval=REAL_TIME_INTERVAL,
             attempts=1,
         )
         self._settings = self._config.client_settings()

@@ -27,6 +27,7 @@ from headrace.topology.wiring import Inputs, feeds_through_steps
 __all__ = ["Topology"]
 
 STRONGEST_FIRST = list(Guarantee)
+NO_SPREAD: Mapping[Node, Duration] = {}
 
 
 class Topology:
@@ -71,13 +72,17 @@ class Topology:
         """The feeds whose unusable rows this query writes to `<topic>.rejected`."""
         return tuple(feed for feed in self.feeds(query) if self.reject_writer(feed) is query)
 
-    def lateness(self, node: Node) -> Duration:
-        """How late rows of a node may be: what it says, else the largest lateness among what it reads."""
+    def lateness(self, node: Node, spread: Mapping[Node, Duration] = NO_SPREAD) -> Duration:
+        """How late rows of a node may be: what it says, else the largest lateness among what it reads.
+
+        To that comes the `spread` of a node: by how much it puts its rows out of order itself.
+        """
         if isinstance(node, Source):
             return node.lateness
         if isinstance(node, Stream) and node.lateness is not None:
             return node.lateness
-        return max((self.lateness(node_of(feed)) for feed in self._inputs[node].values()), default=Duration(0))
+        read = (self.lateness(node_of(feed), spread).microseconds for feed in self._inputs[node].values())
+        return Duration(max(read, default=0) + spread.get(node, Duration(0)).microseconds)
 
     def beats(self, feed: Feed) -> bool:
         """Whether its time goes on without events: by a heartbeat, its own or that of a topic its rows come from."""
@@ -88,13 +93,13 @@ class Topology:
             return any(self.beats(upstream) for upstream in self.feeds(node) if not is_table(upstream))
         return isinstance(node, Topic) and node.heartbeat is not None
 
-    def describe(self, query: QueryNode) -> dict[str, Any]:
+    def describe(self, query: QueryNode, spread: Mapping[Node, Duration] = NO_SPREAD) -> dict[str, Any]:
         """What a query's checkpoint depends on among the declarations, as plain values to compare."""
         described: dict[str, Any] = {
             "kind": query.kind,
             "key": list(query.key),
-            "lateness": str(self.lateness(query)),
-            "sources": dict(sorted(self._describe_feed(feed) for feed in self.feeds(query))),
+            "lateness": str(self.lateness(query, spread)),
+            "sources": dict(sorted(self._describe_feed(feed, spread) for feed in self.feeds(query))),
             "rejects": sorted(_identity(feed) for feed in self.rejects_written_by(query)),
         }
         match query:
@@ -104,9 +109,9 @@ class Topology:
                 described |= {"order_by": list(query.order_by)}
         return described
 
-    def _describe_feed(self, feed: Feed) -> tuple[str, dict[str, Any]]:
+    def _describe_feed(self, feed: Feed, spread: Mapping[Node, Duration]) -> tuple[str, dict[str, Any]]:
         node = node_of(feed)
-        described: dict[str, Any] = {"kind": node.kind, "lateness": str(self.lateness(node))}
+        described: dict[str, Any] = {"kind": node.kind, "lateness": str(self.lateness(node, spread))}
         match node:
             case Source():
                 described |= {
