@@ -29,7 +29,7 @@ broker with `flush.messages=1`. Headrace always syncs before it acknowledges.
 """
 ORDER = (
     *("produce-java", "produce-librdkafka", "consume-java", "consume-librdkafka", "latency", "startup", "memory"),
-    *("engine-stateless", "engine-windowed", "engine-latency", "engine-start"),
+    *("engine-stateless", "engine-windowed", "engine-views", "engine-latency", "engine-start"),
     *("operators-windows", "operators-joins", "operators-small", "nexmark"),
 )
 """Every scenario there is, as their sections follow each other."""
@@ -135,6 +135,7 @@ def machine_facts(folder: Path) -> str:
     return (
         f"{os.cpu_count()} cores, {memory} GiB of memory, {kind} on a "
         f"{'virtual ' if virtual else ''}disk; Headrace {version('headrace')} on Python {platform.python_version()}, "
+        f"PySpark {version('pyspark')}, "
         f"Apache Kafka 4.3.0 on Java {release.group(1) if release else '?'}, kafka-clients 4.3.0, "
         f"librdkafka {confluent_kafka.libversion()[0]}."
     )

@@ -17,7 +17,7 @@ def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], rep
     parser.add_argument("scenario", nargs="*", choices=[[], *scenarios], help="all of them unless named")
     parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each way")
     parser.add_argument("--events", type=int, default=2_000_000)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of a measurement of latency")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of a measurement of latency")
     parser.add_argument("--dir", type=Path, default=Path(".build/bench"), help="where the data goes: a real disk")
     parser.add_argument("--dry", action="store_true", help="write no results")
     chosen = parser.parse_args()

@@ -2,12 +2,13 @@
 
 from functools import partial
 
-from benchmarks.engine import latency, rates, start
+from benchmarks.engine import latency, rates, start, views
 from benchmarks.scenarios import main
 
 SCENARIOS = {
     "engine-stateless": partial(rates.run, windowed=False),
     "engine-windowed": partial(rates.run, windowed=True),
+    "engine-views": views.run,
     "engine-latency": latency.run,
     "engine-start": start.run,
 }

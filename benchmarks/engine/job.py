@@ -81,11 +81,8 @@ class Setting:
     source: str
     windowed: bool
 
-    def by_hand(self, number: int, *, strict: bool) -> float:
-        """Seconds of a query as one writes it: parse, compute, write with Spark's own Kafka sink."""
-        target = f"by-hand-{number}"
-        make_topic(self.address, target)
-        raw = (
+    def raw(self) -> DataFrame:
+        return (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.address)
             .option("kafka.isolation.level", "read_committed")
@@ -95,7 +92,12 @@ class Setting:
             .option("maxOffsetsPerTrigger", BATCH)
             .load()
         )
-        computed = self._computed((_strictly if strict else _plainly)(raw))
+
+    def by_hand(self, number: int, *, strict: bool) -> float:
+        """Seconds of a query as one writes it: parse, compute, write with Spark's own Kafka sink."""
+        target = f"by-hand-{number}"
+        make_topic(self.address, target)
+        computed = self._computed((strictly if strict else _plainly)(self.raw()))
         written = computed.select(
             F.col("card").cast("binary").alias("key"),
             F.to_json(F.struct("*"), {"ignoreNullFields": "false", "timeZone": "UTC"}).cast("binary").alias("value"),
@@ -160,7 +162,7 @@ def _expensive(rows: DataFrame) -> DataFrame:
     return rows.filter("amount > 10").withColumn("cents", F.round(F.col("amount") * 100).cast("bigint"))
 
 
-def _strictly(raw: DataFrame) -> DataFrame:
+def strictly(raw: DataFrame) -> DataFrame:
     """With the very expressions that Headrace parses with."""
     shape = Shape(Schema.of(SCHEMA), key=("card",), time=ColumnTime("at"))
     parsed = parse(raw, shape).observe("by hand", F.count_if(REJECTED).alias("rejected"))

@@ -9,7 +9,7 @@ from benchmarks.measure import Figures
 from benchmarks.report import Section
 
 BY_HAND, PLAIN = "by hand", "by hand, from_json alone"
-AT_LEAST, EXACTLY = "at-least-once", "exactly-once"
+AT_LEAST, EXACTLY, AT_MOST = "at-least-once", "exactly-once", "at-most-once"
 
 
 def run(bench: Bench, *, windowed: bool) -> Section:
@@ -24,6 +24,7 @@ def run(bench: Bench, *, windowed: bool) -> Section:
         PLAIN: lambda number: setting.by_hand(number, strict=False),
         AT_LEAST: lambda number: setting.by_headrace(number, AT_LEAST),
         EXACTLY: lambda number: setting.by_headrace(number, EXACTLY),
+        AT_MOST: lambda number: setting.by_headrace(number, AT_MOST),
     }
     numbers = itertools.count(1)
     rates: dict[str, list[float]] = {name: [] for name in ways}
@@ -50,5 +51,6 @@ def run(bench: Bench, *, windowed: bool) -> Section:
     found = {name: Figures(tuple(values)) for name, values in rates.items()}
     for name in (AT_LEAST, EXACTLY):
         section.compare(name, "rate", found[name], found[BY_HAND], at_least=0.95, unit="/s")
+    section.compare(AT_MOST, "rate", found[AT_MOST], found[BY_HAND], unit="/s")
     section.compare(EXACTLY, "rate, beside from_json alone", found[EXACTLY], found[PLAIN], unit="/s")
     return section

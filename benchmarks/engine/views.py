@@ -1,0 +1,123 @@
+"""Views: all events of a topic through one query into PostgreSQL, the last row of each card kept."""
+
+import random
+import shutil
+from dataclasses import dataclass, replace
+
+import psycopg
+from pyspark.sql import DataFrame
+
+import headrace as hr
+from benchmarks.bench import Bench, progress
+from benchmarks.engine.job import BATCH, LATENESS, SCHEMA, Setting, busy_seconds, fill, strictly
+from benchmarks.measure import Figures
+from benchmarks.report import Section
+from headrace.engine.config import RunConfig
+from headrace.engine.runner import Runner
+from headrace.tables import EmbeddedPostgres
+
+BY_HAND = "by hand"
+GUARANTEES = ("exactly-once", "at-least-once", "at-most-once")
+COLUMNS = ("card", "id", "amount", "at")
+SHARE = 4
+"""Views take a part of the events that topics do."""
+
+
+@dataclass(frozen=True)
+class _Views:
+    setting: Setting
+    dsn: str
+
+    def by_hand(self, number: int) -> float:
+        """As one writes it: each batch copied into a table beside, and merged into the other in one transaction."""
+        setting, table = self.setting, f"by_hand_{number}"
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(
+                f"CREATE TABLE {table} (card TEXT PRIMARY KEY, id BIGINT, amount DOUBLE PRECISION, at TIMESTAMPTZ)"
+            )
+
+        def write(frame: DataFrame, _: int) -> None:
+            rows = frame.toPandas().drop_duplicates("card", keep="last")
+            with psycopg.connect(self.dsn) as connection, connection.cursor() as cursor:
+                cursor.execute(f"CREATE TEMP TABLE batch (LIKE {table}) ON COMMIT DROP")
+                with cursor.copy("COPY batch FROM STDIN") as copy:
+                    for row in rows.itertuples(index=False):
+                        copy.write_row(row)
+                cursor.execute(
+                    f"INSERT INTO {table} SELECT * FROM batch ON CONFLICT (card) DO UPDATE "
+                    "SET id = excluded.id, amount = excluded.amount, at = excluded.at"
+                )
+
+        checkpoint = setting.folder / table
+        rows = strictly(setting.raw()).select(*COLUMNS)
+        query = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).start()
+        try:
+            query.processAllAvailable()
+            return busy_seconds(query)
+        finally:
+            query.stop()
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+    def by_headrace(self, number: int, guarantee: str) -> float:
+        name = f"view{number}"
+        app = hr.App(name, prefix=f"{name}.")
+        source = self.setting.source
+        payments = app.topic("payments", SCHEMA, key="card", event_time="at", lateness=LATENESS, topic=source)
+
+        @app.view(key="card", guarantee=guarantee)
+        def latest(rows: DataFrame = payments) -> DataFrame:  # type: ignore[assignment]
+            return rows.select(*COLUMNS)
+
+        home = self.setting.folder / name
+        config = RunConfig(
+            home=home,
+            kafka=self.setting.address,
+            postgres=self.dsn,
+            max_records_per_batch=BATCH,
+            create_inputs=False,
+        )
+        runner = Runner(app, config, self.setting.spark)
+        runner.start()
+        try:
+            (query,) = self.setting.spark.streams.active
+            runner.process_all_available()
+            return busy_seconds(query)
+        finally:
+            runner.stop()
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def run(bench: Bench) -> Section:
+    options = replace(bench.options, events=bench.options.events // SHARE)
+    address, source = bench.broker().address, "payments"
+    fill(address, source, options.events)
+    server = EmbeddedPostgres(options.folder / "postgres")
+    dsn = server.start()
+    try:
+        views = _Views(Setting(bench.session(), address, options.folder, source, windowed=False), dsn)
+        rates: dict[str, list[float]] = {name: [] for name in (BY_HAND, *GUARANTEES)}
+        names, dice, number = list(rates), random.Random(options.rounds), 0
+        for taken in range(-1, options.rounds):  # the first warms up
+            dice.shuffle(names)
+            for name in names:
+                number += 1
+                seconds = views.by_hand(number) if name == BY_HAND else views.by_headrace(number, name)
+                if taken >= 0:
+                    rates[name].append(options.events / seconds)
+            progress(f"round {taken + 1} of {options.rounds}: " + ", ".join(f"{n} {r[-1:]}" for n, r in rates.items()))
+    finally:
+        server.stop()
+    section = Section(
+        "engine-views",
+        "The engine: into a view",
+        [
+            f"{options.events:,} JSON events into a PostgreSQL table of 10,000 keys, embedded broker and PostgreSQL, "
+            "batches of at most 500,000. By hand: PySpark with the same parsing; each batch goes to the driver, is "
+            "copied into a table beside and merged in one transaction, which makes it at-least-once."
+        ],
+        peer=BY_HAND,
+    )
+    found = {name: Figures(tuple(values)) for name, values in rates.items()}
+    for name in GUARANTEES:
+        section.compare(name, "rate", found[name], found[BY_HAND], unit="/s")
+    return section
