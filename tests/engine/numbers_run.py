@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,8 @@ def strike_at(place: str, node: str) -> None:
     for victim in words[2:]:
         if victim == RUN:
             for child in psutil.Process().children(recursive=True):
-                child.kill()
+                with suppress(psutil.NoSuchProcess):  # workers end with their Spark
+                    child.kill()
         os.kill(os.getpid() if victim in (RUN, SELF) else int(victim), signal.SIGKILL)
 
 
