@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,6 +40,13 @@ def record_rows(topic: str, numbers: Iterable[int]) -> list[pa.RecordBatch]:
     return [pa.record_batch(columns)]
 
 
+def note(file: Path, text: str) -> None:
+    """As Spark does it: a file is there whole or not at all."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    part.write_text(text)
+    part.rename(file)
+
+
 def main(address: str, home: str, app_name: str, topic: str) -> None:
     config = RunConfig(kafka=address, home=Path(home))
     node = stream_named(app_name)
@@ -52,11 +60,11 @@ def main(address: str, home: str, app_name: str, topic: str) -> None:
     for log in ("offsets", "commits"):
         (checkpoint.spark / log).mkdir(exist_ok=True)
     while True:
-        (checkpoint.spark / "offsets" / str(batch)).write_text("v1\n{}\n")
+        note(checkpoint.spark / "offsets" / str(batch), "v1\n{}\n")
         if not writer.has(batch):
             with writer.transaction(batch) as producer:
                 producer.send(record_rows(topic, range(batch * 10, batch * 10 + 10)))
-        (checkpoint.spark / "commits" / str(batch)).write_text("v1\n{}")
+        note(checkpoint.spark / "commits" / str(batch), "v1\n{}")
         print(batch, flush=True)
         batch += 1
 

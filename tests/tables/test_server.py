@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -71,13 +72,18 @@ def test_it_goes_on_when_its_starter_ends_and_is_found_again(tmp_path: Path) -> 
     server.stop()
 
 
+def kill(process: psutil.Process) -> None:
+    process.kill()
+    psutil.wait_procs([process], timeout=30)
+
+
 def test_kill_9_loses_nothing_that_was_committed(server: EmbeddedPostgres) -> None:
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE kept (n int)")
         connection.execute("INSERT INTO kept VALUES (0)")
         process = server.process
         assert process is not None
-        process.kill()
+        kill(process)
     before = server.dsn
     assert server.start() == before
     with psycopg.connect(server.dsn) as connection:
@@ -88,7 +94,7 @@ def test_kill_9_loses_nothing_that_was_committed(server: EmbeddedPostgres) -> No
 def test_a_process_that_has_the_number_of_the_dead_server_is_not_taken_for_it(server: EmbeddedPostgres) -> None:
     process = server.process
     assert process is not None
-    process.kill()
+    kill(process)
     # As after a restart of the machine, or of a container: the number now belongs to somebody else.
     stranger = subprocess.Popen(["sleep", "600"], user="postgres" if os.geteuid() == 0 and _has_postgres() else None)
     try:
