@@ -184,7 +184,7 @@ def test_records_are_copied_exactly_once(server: Server, topic: str, name: str) 
         given = (server.address, source, target, group, name, str(lives), str(count + 1))
         copier = subprocess.Popen([sys.executable, "-m", "tests.broker.copier", *given], stderr=subprocess.DEVNULL)
         try:
-            copier.wait(15)  # whatever ends it, the next begins from what the group has committed
+            copier.wait(8)  # whatever ends it, the next begins from what the group has committed
         except subprocess.TimeoutExpired:
             copier.kill()
             copier.wait()
