@@ -3,29 +3,23 @@
 import argparse
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import report
 from benchmarks.bench import Bench, Options, progress
 
-__all__ = ["main"]
+__all__ = ["main", "options", "workplace"]
 
 
 def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], report.Section]], rounds: int) -> None:
-    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
-    parser.add_argument("scenario", nargs="*", choices=[[], *scenarios], help="all of them unless named")
-    parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each way")
-    parser.add_argument("--events", type=int, default=2_000_000)
+    parser = options(package, about, scenarios, rounds, events=2_000_000)
     parser.add_argument("--seconds", type=float, default=60.0, help="of a measurement of latency")
-    parser.add_argument("--dir", type=Path, default=Path(".build/bench"), help="where the data goes: a real disk")
-    parser.add_argument("--dry", action="store_true", help="write no results")
     chosen = parser.parse_args()
-    chosen.dir.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=chosen.dir.resolve()))
-    facts = report.machine_facts(folder)
-    try:
-        for name in chosen.scenario or scenarios:
+    with workplace(chosen.dir) as folder:
+        facts = report.machine_facts(folder)
+        for name in chosen.names or scenarios:
             progress(f"== {name}")
             bench = Bench(Options(folder / name, chosen.rounds, chosen.events, chosen.seconds))
             bench.options.folder.mkdir()
@@ -40,5 +34,24 @@ def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], rep
             print(section.markdown(command, facts), flush=True)
             if not chosen.dry:
                 report.write(section, command, facts)
+
+
+def options(package: str, about: str, names: Iterable[str], rounds: int, events: int) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
+    parser.add_argument("names", nargs="*", choices=[[], *names], help="all of them unless named")
+    parser.add_argument("--rounds", type=int, default=rounds, help="rounds of each way")
+    parser.add_argument("--events", type=int, default=events)
+    parser.add_argument("--dir", type=Path, default=Path(".build/bench"), help="where the data goes: a real disk")
+    parser.add_argument("--dry", action="store_true", help="write no results")
+    return parser
+
+
+@contextmanager
+def workplace(above: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards."""
+    above.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=above.resolve()))
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

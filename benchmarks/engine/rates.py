@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Mapping
 
 from benchmarks.bench import Bench, progress
 from benchmarks.engine.job import Setting, Way, fill
@@ -10,6 +11,21 @@ from benchmarks.report import Section
 
 BY_HAND, PLAIN = "by hand", "by hand, from_json alone"
 AT_LEAST, EXACTLY, AT_MOST = "at-least-once", "exactly-once", "at-most-once"
+
+
+def in_turn(ways: Mapping[str, Way], rounds: int, events: int) -> dict[str, Figures]:
+    """Events a second of each way, all of them in every round."""
+    numbers = itertools.count(1)
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    names, dice = list(ways), random.Random(rounds)
+    for taken in range(-1, rounds):  # the first warms up
+        dice.shuffle(names)  # none always has the same before it, whose leavings it would clear away
+        for name in names:
+            seconds = ways[name](next(numbers))
+            if taken >= 0:
+                rates[name].append(events / seconds)
+        progress(f"round {taken + 1} of {rounds}: " + ", ".join(f"{name} {some[-1:]}" for name, some in rates.items()))
+    return {name: Figures(tuple(values)) for name, values in rates.items()}
 
 
 def run(bench: Bench, *, windowed: bool) -> Section:
@@ -26,16 +42,7 @@ def run(bench: Bench, *, windowed: bool) -> Section:
         EXACTLY: lambda number: setting.by_headrace(number, EXACTLY),
         AT_MOST: lambda number: setting.by_headrace(number, AT_MOST),
     }
-    numbers = itertools.count(1)
-    rates: dict[str, list[float]] = {name: [] for name in ways}
-    names, dice = list(ways), random.Random(options.rounds)
-    for taken in range(-1, options.rounds):  # the first warms up
-        dice.shuffle(names)  # none always has the same before it, whose leavings it would clear away
-        for name in names:
-            seconds = ways[name](next(numbers))
-            if taken >= 0:
-                rates[name].append(options.events / seconds)
-        progress(f"round {taken + 1} of {options.rounds}: " + ", ".join(f"{n} {r[-1:]}" for n, r in rates.items()))
+    found = in_turn(ways, options.rounds, options.events)
     what = "Windowed: one-minute windows, count and sum by card" if windowed else "Stateless: filter and a new column"
     section = Section(
         "engine-windowed" if windowed else "engine-stateless",
@@ -48,7 +55,6 @@ def run(bench: Bench, *, windowed: bool) -> Section:
         ],
         peer="by hand",
     )
-    found = {name: Figures(tuple(values)) for name, values in rates.items()}
     for name in (AT_LEAST, EXACTLY):
         section.compare(name, "rate", found[name], found[BY_HAND], at_least=0.95, unit="/s")
     section.compare(AT_MOST, "rate", found[AT_MOST], found[BY_HAND], unit="/s")

@@ -1,16 +1,16 @@
 """Views: all events of a topic through one query into PostgreSQL, the last row of each card kept."""
 
-import random
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 
 import psycopg
 from pyspark.sql import DataFrame
 
 import headrace as hr
-from benchmarks.bench import Bench, progress
-from benchmarks.engine.job import BATCH, LATENESS, SCHEMA, Setting, busy_seconds, fill, strictly
-from benchmarks.measure import Figures
+from benchmarks.bench import Bench
+from benchmarks.engine.job import BATCH, LATENESS, SCHEMA, Setting, Way, busy_seconds, fill, strictly
+from benchmarks.engine.rates import in_turn
 from benchmarks.report import Section
 from headrace.engine.config import RunConfig
 from headrace.engine.runner import Runner
@@ -95,16 +95,9 @@ def run(bench: Bench) -> Section:
     dsn = server.start()
     try:
         views = _Views(Setting(bench.session(), address, options.folder, source, windowed=False), dsn)
-        rates: dict[str, list[float]] = {name: [] for name in (BY_HAND, *GUARANTEES)}
-        names, dice, number = list(rates), random.Random(options.rounds), 0
-        for taken in range(-1, options.rounds):  # the first warms up
-            dice.shuffle(names)
-            for name in names:
-                number += 1
-                seconds = views.by_hand(number) if name == BY_HAND else views.by_headrace(number, name)
-                if taken >= 0:
-                    rates[name].append(options.events / seconds)
-            progress(f"round {taken + 1} of {options.rounds}: " + ", ".join(f"{n} {r[-1:]}" for n, r in rates.items()))
+        ways: dict[str, Way] = {BY_HAND: views.by_hand}
+        ways |= {name: partial(views.by_headrace, guarantee=name) for name in GUARANTEES}
+        found = in_turn(ways, options.rounds, options.events)
     finally:
         server.stop()
     section = Section(
@@ -117,7 +110,6 @@ def run(bench: Bench) -> Section:
         ],
         peer=BY_HAND,
     )
-    found = {name: Figures(tuple(values)) for name, values in rates.items()}
     for name in GUARANTEES:
         section.compare(name, "rate", found[name], found[BY_HAND], unit="/s")
     return section

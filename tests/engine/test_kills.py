@@ -256,7 +256,7 @@ def watch_view(world: World) -> None:
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(1, marks=pytest.mark.timeout(900)),
+        pytest.param(2, marks=pytest.mark.timeout(900)),
         pytest.param(30, marks=[pytest.mark.long, pytest.mark.timeout(5400)]),
     ],
     ids=["few", "many"],
