@@ -38,10 +38,18 @@ counts = st.integers(1, 3)
 
 
 @dataclass
+class Commit:
+    """An offset, and where in the order of all commits it was committed or staged."""
+
+    number: int
+    entry: Committed
+
+
+@dataclass
 class Transaction:
     producer: tuple[int, int]
     places: set[int] = field(default_factory=set)
-    offsets: dict[int, Committed] = field(default_factory=dict)
+    offsets: dict[int, Commit] = field(default_factory=dict)
     state: str = "open"
 
 
@@ -74,7 +82,8 @@ class BrokerModel(RuleBasedStateMachine):
         self.folder = Path(self.stack.enter_context(TemporaryDirectory(dir=shared if shared.is_dir() else None)))
         self.logs: list[list[Entry]] = [[] for _ in range(PARTITIONS)]
         self.starts = [0] * PARTITIONS
-        self.committed: dict[tuple[str, int], Committed] = {}
+        self.committed: dict[tuple[str, int], Commit] = {}
+        self.commits = 0
         self.open: dict[str, Transaction] = {}
         self.epochs: dict[str, tuple[int, int]] = {}
         self.sequences: dict[tuple[tuple[int, int], int], int] = {}
@@ -153,7 +162,11 @@ class BrokerModel(RuleBasedStateMachine):
     def commit_offset(self, group: str, partition: int, offset: int) -> None:
         entry = Committed(offset, f"at {offset}")
         self.client.commit_offset(group, TOPIC, partition, entry)
-        self.committed[group, partition] = entry
+        self.committed[group, partition] = self._commit(entry)
+
+    def _commit(self, entry: Committed) -> Commit:
+        self.commits += 1
+        return Commit(self.commits, entry)
 
     # -- transactions
 
@@ -191,7 +204,7 @@ class BrokerModel(RuleBasedStateMachine):
         producer, entry = self.epochs[name], Committed(offset, f"with {name}")
         patiently(lambda: self.client.add_offsets(name, producer, "g"))
         self.client.stage_offset(name, producer, "g", TOPIC, partition, entry)
-        self.open[name].offsets[partition] = entry
+        self.open[name].offsets[partition] = self._commit(entry)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), commit=st.booleans())
@@ -208,8 +221,11 @@ class BrokerModel(RuleBasedStateMachine):
         for partition in transaction.places:
             self.logs[partition].append(Entry(None))
         if commit:
-            for partition, entry in transaction.offsets.items():
-                self.committed["g", partition] = entry
+            for partition, staged in transaction.offsets.items():
+                there = self.committed.get(("g", partition))
+                # What was committed after it was staged stays, as in Kafka.
+                if there is None or there.number < staged.number:
+                    self.committed["g", partition] = staged
 
     # -- restarts
 
@@ -253,7 +269,8 @@ class BrokerModel(RuleBasedStateMachine):
         for group in ("g", "h"):
             for partition in range(PARTITIONS):
                 found = self.client.committed_offset(group, TOPIC, partition)
-                assert found == self.committed.get((group, partition))
+                expected = self.committed.get((group, partition))
+                assert found == (None if expected is None else expected.entry)
 
 
 def _from(start: int, records: dict[int, bytes | None] | dict[int, bytes]) -> dict[int, bytes | None]:

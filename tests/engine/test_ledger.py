@@ -60,7 +60,7 @@ def begin_batch(checkpoint: Checkpoint, batch: int) -> None:
 def written(address: str, topic: str) -> list[int]:
     """The numbers in a topic, as a reader of committed records finds them."""
     settings = {"bootstrap.servers": address, "group.id": "check", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.partition.eof": True})
+    consumer = Consumer({**settings, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
     consumer.assign([TopicPartition(topic, 0, 0)])
     found = []
     while True:

@@ -135,10 +135,15 @@ def test_a_batch_is_written_in_the_order_of_its_event_times(
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "at-most-once"])
+@pytest.mark.parametrize(
+    ("guarantee", "here"),
+    [("exactly-once", True), ("at-least-once", True), ("at-least-once", False), ("at-most-once", True)],
+    ids=["exactly-once", "at-least-once", "at-least-once-on-a-cluster", "at-most-once"],
+)
 def test_what_cannot_be_used_goes_to_the_rejected_with_its_bytes_and_reason(
-    spark: SparkSession, config: RunConfig, prefix: str, guarantee: str
+    spark: SparkSession, config: RunConfig, prefix: str, guarantee: str, here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("headrace.engine.runner.runs_here", lambda _: here)
     app = app_with_events(prefix)
 
     @app.stream(key="k", guarantee=guarantee)

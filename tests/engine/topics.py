@@ -25,7 +25,9 @@ def send(
 def messages(address: str, topic: str) -> list[Message]:
     """All that a reader of committed records finds, partition by partition."""
     settings = {"bootstrap.servers": address, "group.id": "check", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    # The end is told by an answer without records, and that would be waited for.
+    to_end = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
+    consumer = Consumer({**settings, **to_end})
     partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
     found = []
     for partition in partitions:

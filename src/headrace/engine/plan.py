@@ -34,7 +34,7 @@ from headrace.engine.marks import is_window_time, output_time
 from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
 from headrace.engine.results import Result, check_key, late_rows, result_records, result_rows, revises, shown
-from headrace.engine.session import LOCAL, is_local
+from headrace.engine.session import runs_here
 from headrace.engine.sources import REJECTS_SCHEMA, Reading, is_rejects, read, read_rejects
 from headrace.engine.tables import Table
 from headrace.engine.travel import check_packages, pack_users_code, send_headrace
@@ -148,7 +148,7 @@ def plan(topology: Topology, spark: SparkSession, config: RunConfig) -> list[Pla
     planned = [query for node in topology.queries if (query := planner.plan(node)) is not None]
     if planner.problems:
         raise PlanError(sorted(planner.problems, key=lambda problem: (problem.file, problem.line)))
-    if not is_local(spark.sparkContext.master or LOCAL):
+    if not runs_here(spark):
         send_headrace(spark)
         if any(runs_python(query.frame) for query in planned):
             check_packages(spark, topology, any(keeps_python_state(query.frame) for query in planned))

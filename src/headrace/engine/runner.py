@@ -17,7 +17,7 @@ from headrace.engine.config import RunConfig
 from headrace.engine.heartbeats import Heartbeats
 from headrace.engine.jars import Progress
 from headrace.engine.progress import NodeProgress
-from headrace.engine.session import LOCAL, start_session
+from headrace.engine.session import LOCAL, runs_here, start_session
 from headrace.engine.topics import ensure_inputs, ensure_markers, ensure_outputs, read_topics, real_time_slots
 from headrace.errors import CheckpointError, KafkaError, NodeFailed
 from headrace.topology import App, Duration, Latency, Schema, StateStore, Stream, Topology, View
@@ -173,7 +173,8 @@ class Runner:
             has_records = bool(planned.rejects) or planned.late_topic is not None
             sink = view_sink(node, planned.output_schema, has_records, config, cluster, checkpoint, prefix)
         elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
-            sink = topic_sink(node, config, cluster, checkpoint, prefix)
+            local = runs_here(planned.frame.sparkSession)
+            sink = topic_sink(node, config, cluster, checkpoint, prefix, local=local)
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
 
     def _check_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:

@@ -14,7 +14,7 @@ from headrace.topology import StateStore
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCAL", "is_local", "session_settings", "start_session"]
+__all__ = ["LOCAL", "is_local", "runs_here", "session_settings", "start_session"]
 
 LOCAL = "local[*,4]"
 """All cores, and four tries of a task: `local[*]` alone never tries again."""
@@ -28,6 +28,11 @@ STATE_STORES = {
 
 def is_local(master: str) -> bool:
     return master.startswith("local")
+
+
+def runs_here(spark: "SparkSession") -> bool:
+    """Whether its tasks run in this machine's own process, not on a cluster."""
+    return is_local(spark.sparkContext.master or LOCAL)
 
 
 def session_settings(

@@ -243,9 +243,8 @@ class Clients:
 
     def everything(self, isolation: str = "read_committed") -> dict[int, dict[int, str]]:
         """partition -> offset -> value, read from the beginning to the end by a fresh consumer."""
-        consumer = Consumer(
-            {**self._config, "group.id": "all", "isolation.level": isolation, "enable.partition.eof": True}
-        )
+        to_end = {"enable.partition.eof": True, "fetch.wait.max.ms": 50}
+        consumer = Consumer({**self._config, "group.id": "all", "isolation.level": isolation, **to_end})
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
         log: dict[int, dict[int, str]] = {partition: {} for partition in range(PARTITIONS)}
         ended: set[int | None] = set()

@@ -33,6 +33,11 @@ class Batch:
         """By topic and partition, the offset at which the next batch begins."""
         return topic_offsets(source.end for source in self.checkpoint.sources(self.number))
 
+    def frames(self) -> Iterator[DataFrame]:
+        """Its rows; then, once they were computed, its rejects."""
+        yield self.frame
+        yield from self.rejects()
+
     def rejects(self) -> Iterator[DataFrame]:
         """The records of the batch that could not be used. Only once its rows were computed: they are counted then."""
         for rejected in self.planned.rejects:

@@ -118,6 +118,7 @@ class TopicLedger:
             "enable.auto.commit": False,
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told by an answer without records
             "auto.offset.reset": "error",
         }
         consumer = Consumer({**self._settings, **settings})

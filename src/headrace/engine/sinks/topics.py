@@ -1,6 +1,6 @@
 """Topics as sinks: a batch is there exactly once, at least once or at most once, as its node asks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -111,7 +111,7 @@ class ExactlyOnceTopics:
         if self._writer.has(batch.number):
             batch.drain()
             return
-        with collected(batch, self._spool) as parts:
+        with collected(batch.frames(), self._spool) as parts:
             if parts:
                 self._write(batch.number, parts)
 
@@ -152,23 +152,29 @@ class AtMostOnceTopics(ExactlyOnceTopics):
 
 
 class AtLeastOnceTopics:
-    """Spark's own writer, from all its tasks at once. A batch that is replayed is written again."""
+    """A batch that is replayed is written again.
 
-    def __init__(self, config: RunConfig, spool: Path) -> None:
+    Where Spark's tasks run beside the driver, the driver writes as it does for the other guarantees, which costs less
+    than Spark's own writer. On a cluster that one writes, from all its tasks at once.
+    """
+
+    def __init__(self, config: RunConfig, spool: Path, *, by_tasks: bool) -> None:
         self._config = config
         self._spool = spool
+        self._by_tasks = by_tasks
         self._producer: RecordProducer | None = None
 
     def open(self) -> None:
         self.close()
+        self._producer = RecordProducer(self._config)
 
     def write(self, batch: Batch) -> None:
-        records_of(batch.frame).write.format("kafka").options(**self._config.connector_options()).save()
-        for frame in batch.rejects():
-            if self._producer is None:
-                self._producer = RecordProducer(self._config)
-            with collect(frame, self._spool) as rows:
-                self._producer.send(rows.slices(only=RECORD))
+        assert self._producer is not None
+        if self._by_tasks:
+            records_of(batch.frame).write.format("kafka").options(**self._config.connector_options()).save()
+        with collected(batch.rejects() if self._by_tasks else batch.frames(), self._spool) as parts:
+            for rows in parts:
+                self._producer.send(in_order(rows))
             self._producer.flush()
 
     def close(self) -> None:
@@ -177,11 +183,13 @@ class AtLeastOnceTopics:
             producer.close()
 
 
-def topic_sink(node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str) -> Sink:
+def topic_sink(
+    node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str, *, local: bool
+) -> Sink:
     """The sink that keeps a node's guarantee. The prefix is the app's, of its topics' names."""
     spool = spool_folder(config, node.app_name)
     if node.guarantee is Guarantee.AT_LEAST_ONCE:
-        return AtLeastOnceTopics(config, spool)
+        return AtLeastOnceTopics(config, spool, by_tasks=not local)
     writer = LedgeredWriter(node, config, cluster, checkpoint, prefix)
     if node.guarantee is Guarantee.AT_MOST_ONCE:
         return AtMostOnceTopics(writer, checkpoint, spool, config)
@@ -200,11 +208,10 @@ def in_order(rows: Rows) -> "Iterator[pa.RecordBatch]":
 
 
 @contextmanager
-def collected(batch: Batch, spool: Path) -> Iterator[list[Rows]]:
-    """The rows of a batch, then its rejects; what is empty is left out."""
+def collected(frames: Iterable[DataFrame], spool: Path) -> Iterator[list[Rows]]:
+    """The rows of each, run one after the other; what is empty is left out."""
     with ExitStack() as stack:
-        parts = [stack.enter_context(collect(batch.frame, spool))]
-        parts += [stack.enter_context(collect(frame, spool)) for frame in batch.rejects()]
+        parts = [stack.enter_context(collect(frame, spool)) for frame in frames]
         yield [rows for rows in parts if len(rows)]
 
 
