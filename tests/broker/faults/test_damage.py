@@ -118,7 +118,9 @@ def test_zeros_in_place_of_a_segment(stored: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "tail", [b"\0" * 100, b"garbage", b"\0" * 5000, encode([b"of another place"]), encode([b"torn"])[:40]]
+    "tail",
+    [b"\0" * 100, b"garbage", b"\0" * 5000, encode([b"of another place"]), encode([b"torn"])[:40]],
+    ids=["zeros", "garbage", "many zeros", "of another place", "torn"],
 )
 def test_a_tail_after_the_synced_point_is_cut_kept_and_told(
     stored: Path, tail: bytes, caplog: pytest.LogCaptureFixture
