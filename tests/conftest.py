@@ -1,16 +1,25 @@
-"""Fixtures for every test: one broker to talk to, and the `headrace` command."""
+"""Fixtures for every test: one broker to talk to, one Spark session, and the `headrace` command."""
+
+from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.peers import broker_for_tests
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.testing import Environment
 
 # How long an example takes says how busy the machine is, and nothing of what is tested.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -37,6 +46,15 @@ def postgres_dsn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.start()
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(headrace_environment: Environment) -> SparkSession:
+    """The one Spark session that all tests of this process share, those with a harness too."""
+    # PySpark gives timestamps to Python in the machine's zone.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    return headrace_environment.spark
 
 
 @pytest.fixture

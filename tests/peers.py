@@ -67,17 +67,6 @@ JAR_SETS: Mapping[str, JarSet] = {
         transitive=True,
         digest="7c8f5e6ece1666525742c1f090207e7149cf6b53844d06b048d1b2e87e1eb8fc",
     ),
-    # The connector of Spark 4.3 and its token provider are not published; these fit PySpark 4.3.
-    "spark-4.3": JarSet(
-        (
-            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-            "org.apache.kafka:kafka-clients:3.9.2",
-            "org.apache.commons:commons-pool2:2.12.1",
-        ),
-        transitive=False,
-        digest="fafcdc5f3bdfefd360fc25bc04dac96d4a4d377f63d472922f59f421cff2279b",
-    ),
 }
 
 

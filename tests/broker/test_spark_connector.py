@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,35 +23,6 @@ pytestmark = pytest.mark.timeout(300)
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
     with peers.broker_for_tests(tmp_path_factory.mktemp("spark-broker")) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    try:
-        peers.java()
-        connector = peers.jars("spark-4.3")
-    except peers.Unavailable as missing:
-        pytest.skip(str(missing))
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    home = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.jars", ",".join(map(str, connector)))
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.local.dir", str(home))
-        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
 
 
 def new_topic(broker: peers.Server, partitions: int = 2) -> str:

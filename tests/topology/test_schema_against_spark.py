@@ -1,7 +1,6 @@
 """Spark's own parser and ours read the same DDL the same way."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,13 +12,6 @@ from headrace.topology import Schema
 from tests.topology.strategies import schemas
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-    yield session
-    session.stop()
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
