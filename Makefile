@@ -21,7 +21,7 @@ demo: $(INSTALLED)
 
 # Several files at once: tests spend most of their time waiting. Long ones load the machine by themselves.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long

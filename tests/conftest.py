@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
+# What tests define is found by Spark's Python workers too, wherever the tests were when Spark started.
+ROOT = str(Path(__file__).parent.parent)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))
+
 COMMAND = str(Path(sys.executable).with_name("headrace"))
 
 
