@@ -58,6 +58,11 @@ class Shape:
 
 def parse(raw: DataFrame, shape: Shape) -> DataFrame:
     """The record's own columns, and beside them what was `_parsed` of it, and whether it is `_rejected`."""
+    return parser(shape)(raw)
+
+
+def parser(shape: Shape) -> Callable[[DataFrame], DataFrame]:
+    """What parses records of a shape. To make its expressions takes longer than to parse a few records."""
     text = F.col("value").cast("string")
     match shape.format:
         case Format.BYTES:
@@ -70,8 +75,9 @@ def parse(raw: DataFrame, shape: Shape) -> DataFrame:
         usable &= ~broken
     if shape.is_table:
         usable = F.when(_is_delete(), _has_key(shape)).otherwise(usable)
+    rejected = ~F.coalesce(usable, F.lit(False))
     # A projection of its own: Spark computes a costly expression once per projection, not once per use.
-    return raw.withColumn(PARSED, parsed).withColumn(REJECTED, ~F.coalesce(usable, F.lit(False)))
+    return lambda raw: raw.withColumn(PARSED, parsed).withColumn(REJECTED, rejected)
 
 
 def rows(shape: Shape) -> list[Column]:

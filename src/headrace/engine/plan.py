@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
 from headrace.engine.results import Result, check_key, late_rows, result_records, result_rows, revises, shown
 from headrace.engine.session import runs_here
-from headrace.engine.sources import REJECTS_SCHEMA, Reading, is_rejects, read, read_rejects
+from headrace.engine.sources import REJECTS_SCHEMA, Reading, RejectsReader, is_rejects, read
 from headrace.engine.tables import Table
 from headrace.engine.travel import check_packages, pack_users_code, send_headrace
 from headrace.engine.windows import WindowUse, uses_of_windows
@@ -99,7 +99,11 @@ class RejectedFeed:
         `start` is None in a first batch. `log` is the folder `sources/<n>` of the checkpoint, where `<n>` is the
         source's place among the lines of `offsets/<batch>`: files alone need it, to know which they were.
         """
-        return read_rejects(spark, self.reading, self.config, self.topic, start, end, log)
+        return self._reader.read(spark, start, end, log)
+
+    @cached_property
+    def _reader(self) -> RejectsReader:
+        return RejectsReader(self.reading, self.config, self.topic)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from headrace.engine.config import RunConfig
 from headrace.engine.encoding import HEADERS, TIMESTAMP
 from headrace.engine.markers import marker_topic, with_markers, without_markers
 from headrace.engine.marks import marked_key
-from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.engine.parsing import REJECTED, Shape, parse, parser, reason, rows
 from headrace.engine.tables import Table
 from headrace.topology import Channel, Duration, Feed, Files, Rate, Schema, node_of
 
-__all__ = ["REASON_HEADER", "REJECTS_SCHEMA", "Reading", "read", "read_rejects"]
+__all__ = ["REASON_HEADER", "REJECTS_SCHEMA", "Reading", "RejectsReader", "is_rejects", "read"]
 
 REASON_HEADER = "headrace-reason"
 _PLACE = {
@@ -76,7 +76,7 @@ def read(
     if rejects_to is not None:
         # Real-time mode wants a source of its own for each branch of a union.
         again = spark.readStream.format("kafka").options(**options).load()
-        rejects = _reject_records(parse(again, shape), reading, rejects_to, _PLACE)
+        rejects = parse(again, shape).filter(REJECTED).select(*_reject_columns(reading, rejects_to, _PLACE))
     # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
     observed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
     usable = observed.filter(~F.col(REJECTED)).select(*rows(shape))
@@ -107,39 +107,43 @@ def _watermarked(rows: DataFrame, reading: Reading, config: RunConfig, query: st
     return without_markers(marked, reading.feed)
 
 
-def read_rejects(
-    spark: SparkSession,
-    reading: Reading,
-    config: RunConfig,
-    topic: str,
-    start: Mapping[str, Any] | None,
-    end: Mapping[str, Any],
-    log: Path | None,
-) -> DataFrame:
-    """The unusable records between two offsets of a source, as records for the topic of the rejected."""
-    feed = reading.feed
-    if isinstance(feed, Files):
-        raw, place = _lines_between(spark, start, end, log)
-    else:
-        options = _topic_options(reading, config) | _offset_options(feed.topic_name, start, end)
-        raw, place = spark.read.format("kafka").options(**options).load(), _PLACE
-    return _reject_records(parse(raw, reading.shape), reading, topic, place)
+class RejectsReader:
+    """Reads a batch again for its unusable records, those for the topic of the rejected.
+
+    Keep it for all batches: its many small expressions take longer to make than a batch to read.
+    """
+
+    def __init__(self, reading: Reading, config: RunConfig, topic: str) -> None:
+        self._feed = reading.feed
+        self._options = _topic_options(reading, config)
+        self._parse = parser(reading.shape)
+        self._columns = _reject_columns(reading, topic, _FILE if isinstance(reading.feed, Files) else _PLACE)
+
+    def read(
+        self, spark: SparkSession, start: Mapping[str, Any] | None, end: Mapping[str, Any], log: Path | None
+    ) -> DataFrame:
+        """Those between two offsets of the source."""
+        if isinstance(self._feed, Files):
+            raw = _lines_between(spark, start, end, log)
+        else:
+            options = self._options | _offset_options(self._feed.topic_name, start, end)
+            raw = spark.read.format("kafka").options(**options).load()
+        return self._parse(raw).filter(REJECTED).select(*self._columns)
 
 
-def _reject_records(parsed: DataFrame, reading: Reading, topic: str, place: Mapping[str, str]) -> DataFrame:
+def _reject_columns(reading: Reading, topic: str, place: Mapping[str, str]) -> list[Column]:
     told = {REASON_HEADER: reason(reading.shape)}
     told |= {title: _said_of(column) for title, column in place.items()}
     added = (F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
     own = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
-    rejected = parsed.filter(REJECTED)
-    return rejected.select(
+    return [
         F.lit(topic).alias("topic"),
-        "key",
-        "value",
+        F.col("key"),
+        F.col("value"),
         F.concat(own, F.array(*added)).alias("headers"),
         # Left to the producer: with the time it first had, a record could be past its retention once it is written.
         F.lit(None).cast("timestamp").alias("timestamp"),
-    )
+    ]
 
 
 def _said_of(column: str) -> Column:
@@ -189,7 +193,7 @@ def _offset_options(topic: str, start: Mapping[str, Any] | None, end: Mapping[st
 
 def _lines_between(
     spark: SparkSession, start: Mapping[str, Any] | None, end: Mapping[str, Any], log: Path | None
-) -> tuple[DataFrame, Mapping[str, str]]:
+) -> DataFrame:
     """The lines of the files that Spark's log of the source (`sources/<n>` of the checkpoint) has for a batch."""
     if log is None:
         raise ValueError("files are found by the log of their source")
@@ -198,14 +202,13 @@ def _lines_between(
     listed = entries.filter(f"entry.batchId > {first} AND entry.batchId <= {int(end['logOffset'])}")
     paths = sorted({row.path for row in listed.select("entry.path").collect()})
     lines = spark.read.text(paths) if paths else spark.createDataFrame([], "value STRING")
-    raw = lines.select(
+    return lines.select(
         F.lit(None).cast("binary").alias("key"),
         F.col("value").cast("binary"),
         F.lit(None).cast("timestamp").alias("timestamp"),
         F.lit(None).cast(HEADERS).alias("headers"),
         (F.col("_metadata.file_path") if paths else F.lit("")).alias("topic"),
     )
-    return raw, _FILE
 
 
 def _rejects_columns() -> list[Column]:
