@@ -19,9 +19,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	@$(BIN)/python examples/fraud_demo.py
 
-# Several files at once: tests spend most of their time waiting. Long ones load the machine by themselves.
+# Two files at once: tests spend most of their time waiting. Long ones load the machine by themselves.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not long" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long
