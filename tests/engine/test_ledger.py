@@ -28,6 +28,7 @@ from headrace.engine.sinks.ledger import BEGUN, Entry, TopicLedger
 from headrace.engine.sinks.producing import RecordProducer, TransactionalProducer
 from headrace.engine.sinks.topics import LedgeredWriter
 from headrace.topology import Duration, Stream
+from tests.engine.topics import messages
 from tests.engine.writer_run import record_rows, stream_named
 
 FINGERPRINT = {"kind": "stream", "sources": {}}
@@ -59,17 +60,7 @@ def begin_batch(checkpoint: Checkpoint, batch: int) -> None:
 
 def written(address: str, topic: str) -> list[int]:
     """The numbers in a topic, as a reader of committed records finds them."""
-    settings = {"bootstrap.servers": address, "group.id": "check", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found = []
-    while True:
-        message = consumer.poll(30)
-        assert message is not None
-        if message.error() is not None:
-            consumer.close()
-            return found
-        found.append(int(message.value()))
+    return [int(message.value() or b"") for message in messages(address, topic)]
 
 
 def write(writer: LedgeredWriter, batch: int, topic: str, numbers: Iterable[int]) -> None:

@@ -173,8 +173,8 @@ class Runner:
             has_records = bool(planned.rejects) or planned.late_topic is not None
             sink = view_sink(node, planned.output_schema, has_records, config, cluster, checkpoint, prefix)
         elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
-            local = runs_here(planned.frame.sparkSession)
-            sink = topic_sink(node, config, cluster, checkpoint, prefix, local=local)
+            on_cluster = not runs_here(planned.frame.sparkSession)
+            sink = topic_sink(node, config, cluster, checkpoint, prefix, by_tasks=on_cluster)
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
 
     def _check_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:

@@ -31,7 +31,7 @@ def is_local(master: str) -> bool:
 
 
 def runs_here(spark: "SparkSession") -> bool:
-    """Whether its tasks run in this machine's own process, not on a cluster."""
+    """Whether its tasks run beside the driver, not on a cluster."""
     return is_local(spark.sparkContext.master or LOCAL)
 
 

@@ -108,7 +108,7 @@ def _watermarked(rows: DataFrame, reading: Reading, config: RunConfig, query: st
 
 
 class RejectsReader:
-    """Reads a batch again for its unusable records, those for the topic of the rejected.
+    """Reads a batch again, for its unusable records as records of the topic of the rejected.
 
     Keep it for all batches: its many small expressions take longer to make than a batch to read.
     """

@@ -120,8 +120,7 @@ class ExactlyOnceTopics:
 
     def _write(self, batch: int, parts: Sequence[Rows]) -> None:
         with self._writer.transaction(batch) as producer:
-            for rows in parts:
-                producer.send(in_order(rows))
+            producer.send(in_order(parts))
 
 
 class AtMostOnceTopics(ExactlyOnceTopics):
@@ -146,8 +145,7 @@ class AtMostOnceTopics(ExactlyOnceTopics):
         assert self._plain is not None
         with self._writer.transaction(batch):
             pass
-        for rows in parts:
-            self._plain.send(in_order(rows))
+        self._plain.send(in_order(parts))
         self._plain.flush()
 
 
@@ -173,8 +171,7 @@ class AtLeastOnceTopics:
         if self._by_tasks:
             records_of(batch.frame).write.format("kafka").options(**self._config.connector_options()).save()
         with collected(batch.rejects() if self._by_tasks else batch.frames(), self._spool) as parts:
-            for rows in parts:
-                self._producer.send(in_order(rows))
+            self._producer.send(in_order(parts))
             self._producer.flush()
 
     def close(self) -> None:
@@ -184,12 +181,15 @@ class AtLeastOnceTopics:
 
 
 def topic_sink(
-    node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str, *, local: bool
+    node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str, *, by_tasks: bool
 ) -> Sink:
-    """The sink that keeps a node's guarantee. The prefix is the app's, of its topics' names."""
+    """The sink that keeps a node's guarantee. The prefix is the app's, of its topics' names.
+
+    `by_tasks` says whether Spark's tasks write what needs no transaction.
+    """
     spool = spool_folder(config, node.app_name)
     if node.guarantee is Guarantee.AT_LEAST_ONCE:
-        return AtLeastOnceTopics(config, spool, by_tasks=not local)
+        return AtLeastOnceTopics(config, spool, by_tasks=by_tasks)
     writer = LedgeredWriter(node, config, cluster, checkpoint, prefix)
     if node.guarantee is Guarantee.AT_MOST_ONCE:
         return AtMostOnceTopics(writer, checkpoint, spool, config)
@@ -201,10 +201,11 @@ def records_of(frame: DataFrame) -> DataFrame:
     return frame.select("topic", "key", "value", "headers")
 
 
-def in_order(rows: Rows) -> "Iterator[pa.RecordBatch]":
-    """By event time, so that a reader who gets the batch in pieces finds none of its rows late."""
-    order = rows.sorted_by(ORDER) if ORDER in rows.columns else None
-    return rows.slices(order, only=RECORD)
+def in_order(parts: Iterable[Rows]) -> "Iterator[pa.RecordBatch]":
+    """Each part by event time, so that a reader who gets the batch in pieces finds none of its rows late."""
+    for rows in parts:
+        order = rows.sorted_by(ORDER) if ORDER in rows.columns else None
+        yield from rows.slices(order, only=RECORD)
 
 
 @contextmanager
