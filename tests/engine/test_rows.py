@@ -72,6 +72,61 @@ def test_sorted_rows_are_all_there_and_equal_times_keep_their_order(
     assert [value for slice_ in got for value in slice_.column("v").to_pylist()] == [str(n).encode() for n in wanted]
 
 
+keys = st.one_of(
+    st.sampled_from(["a", "b", "", "ä"]).map(lambda text: (text, 0.0)),
+    st.sampled_from([0.5, float("inf"), float("nan"), 1e300]).map(lambda number: ("a", number)),
+)
+orders = st.tuples(st.one_of(st.none(), st.booleans()), st.one_of(st.none(), st.sampled_from(["", "a", "b"])))
+
+
+@given(st.lists(st.lists(st.tuples(keys, orders), max_size=20), max_size=5), st.booleans(), st.booleans(), st.data())
+def test_the_last_row_of_each_key_is_chosen_and_the_rows_stay_where_they_are(
+    lists: list[list[tuple[tuple[str, float], tuple[bool | None, str | None]]]],
+    spooled: bool,
+    ordered: bool,
+    data: st.DataObject,
+) -> None:
+    every = [one for some in lists for one in some]
+    if not every:
+        return
+    shape = pa.schema({"text": pa.string(), "number": pa.float64(), "first": pa.bool_(), "then": pa.string()})
+    rows = Rows(
+        [
+            pa.RecordBatch.from_pylist(
+                [
+                    {"text": text, "number": number, "first": first, "then": then}
+                    for (text, number), (first, then) in some
+                ],
+                shape,
+            )
+            for some in lists
+        ],
+        spooled=spooled,
+    )
+    among = data.draw(st.one_of(st.none(), st.lists(st.sampled_from(range(len(every))), unique=True).map(sorted)))
+    considered = list(range(len(every))) if among is None else among
+
+    def rank(place: int) -> tuple[tuple[bool, object], tuple[bool, object], int]:
+        first, then = every[place][1] if ordered else (None, None)
+        return (first is not None, first or False), (then is not None, then or ""), place
+
+    last: dict[str, int] = {}
+    for place in considered:
+        name = str(every[place][0])
+        last[name] = max(last.get(name, place), place, key=rank)
+    chosen = rows.last_of_each(
+        ["text", "number"], None if among is None else pa.array(among, pa.int64()), ["first", "then"] if ordered else []
+    )
+    assert (considered if chosen is None else chosen.to_pylist()) == sorted(last.values())
+
+
+def test_rows_whose_key_is_null_or_nested_are_left_for_the_database_to_judge() -> None:
+    with_null = Rows([pa.record_batch({"k": pa.array(["a", None, "a", None])})])
+    assert with_null.last_of_each(["k"]) is None
+    nested = Rows([pa.record_batch({"k": pa.array([[1], [1]])})])
+    assert nested.last_of_each(["k"]) is None
+
+
 def test_rows_in_order_are_not_moved() -> None:
     assert Rows(pieces_of([[1, 2, 2], [2, 3]])).sorted_by("at") is None
     assert Rows(pieces_of([[1, 2], [1]])).sorted_by("at") is not None

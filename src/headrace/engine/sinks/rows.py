@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
@@ -23,6 +24,7 @@ __all__ = ["Rows", "collect"]
 
 IN_MEMORY = 64 << 20
 SLICE = 10_000
+RANK = "rank"
 
 
 class Rows:
@@ -51,6 +53,48 @@ class Rows:
         if values.null_count == len(values) or _ascends(values):
             return None
         return pc.sort_indices(values)
+
+    def last_of_each(
+        self, key: Sequence[str], among: pa.Array | None = None, order: Sequence[str] = ()
+    ) -> pa.Array | None:
+        """The places of the last row of each key, of all rows or of those that `among` names, ascending.
+
+        The last is the greatest by the columns of `order`, nulls first, and of equals the one that came last. Where
+        equality or order is the database's to judge (nulls and nested values in a key, NaN), it is `among` as it is.
+        """
+        keys, orders = (self._numbered_columns(names, among) for names in (key, order))
+        if any(pa.types.is_nested(column.type) for column in (*keys.columns, *orders.columns)):
+            return among
+        if any(column.null_count for column in keys.columns) or any(map(_may_be_nan, orders.columns)):
+            return among
+        ranked = np.arange(len(keys))
+        if order:
+            # Where nulls go is said in another way by every second version of Arrow.
+            sorting = pa.table(
+                {
+                    f"{name}{part}": values
+                    for name, column in zip(orders.column_names, orders.columns, strict=True)
+                    for part, values in (("known", column.is_valid()), ("value", column))
+                }
+            )
+            ranked = pc.sort_indices(
+                sorting, sort_keys=[(name, "ascending") for name in sorting.column_names]
+            ).to_numpy()
+        ranks = np.empty_like(ranked)
+        ranks[ranked] = np.arange(len(keys))
+        found = (
+            keys.append_column(RANK, pa.array(ranks))
+            .group_by(keys.column_names, use_threads=False)
+            .aggregate([(RANK, "max")])
+        )
+        if len(found) == len(keys):
+            return among
+        last = pa.array(np.sort(ranked[found.column(f"{RANK}_max").to_numpy()]))
+        return last if among is None else among.take(last)
+
+    def _numbered_columns(self, names: Sequence[str], among: pa.Array | None) -> pa.Table:
+        columns = pa.table({str(number): self.column(name) for number, name in enumerate(names)})
+        return columns if among is None else columns.take(among)
 
     def slices(self, order: pa.Array | None = None, only: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The rows, all or those that `order` names, in that order."""
@@ -155,6 +199,10 @@ class _Spool:
         self._held = []
         if self._file is not None:
             self._file.close()
+
+
+def _may_be_nan(values: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_floating(values.type))
 
 
 def _ascends(values: pa.ChunkedArray) -> bool:

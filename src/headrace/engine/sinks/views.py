@@ -73,7 +73,7 @@ class ViewSink:
             if claimed:
                 self._writer.claim(query_id, batch.number)
             # Without rows too: somebody may wait for the view to cover a record that gave none.
-            self._writer.write(query_id, batch.number, batch.offsets(), _own(rows), claimed=claimed)
+            self._writer.write(query_id, batch.number, batch.offsets(), _own(rows, self._node), claimed=claimed)
         self._last = batch.number
 
     def close(self) -> None:
@@ -118,9 +118,12 @@ def _which(rows: Rows, *, late: bool) -> pa.Array | None:
     return pc.indices_nonzero(is_late if late else pc.invert(is_late))
 
 
-def _own(rows: Rows) -> Iterator[pa.RecordBatch]:
-    """The rows for the view."""
-    return rows.slices(_which(rows, late=False), only=[name for name in rows.columns if name != LATE_RECORD])
+def _own(rows: Rows, node: View) -> Iterator[pa.RecordBatch]:
+    """The rows for the view. Those that a later one of their key replaces need not travel to the database."""
+    places = _which(rows, late=False)
+    if len(rows):
+        places = rows.last_of_each(node.key, places, [name for name in rows.columns if name.startswith("_order")])
+    return rows.slices(places, only=[name for name in rows.columns if name != LATE_RECORD])
 
 
 def _records_of_late(rows: Rows, places: pa.Array) -> Iterator[pa.RecordBatch]:
