@@ -18,9 +18,9 @@ from headrace.engine import running
 from headrace.engine.causes import cause_of
 from headrace.engine.checkpoints import Checkpoints
 from headrace.engine.cluster import Cluster
-from headrace.engine.config import RunConfig
+from headrace.engine.config import Offsets, RunConfig
 from headrace.engine.progress import NodeState
-from headrace.engine.replay import ReplayRequest, apply_replays, plan_replays
+from headrace.engine.replay import ReplayRequest, plan_replays
 from headrace.engine.runner import Runner
 from headrace.engine.sinks.producing import TransactionalProducer
 from headrace.topology import App
@@ -58,9 +58,11 @@ def event(n: int, second: int | None = None) -> dict[str, Any]:
 
 
 @contextmanager
-def run(app: App, config: RunConfig, spark: SparkSession) -> Iterator[Runner]:
+def run(
+    app: App, config: RunConfig, spark: SparkSession, over: dict[str, Offsets | None] | None = None
+) -> Iterator[Runner]:
     runner = Runner(app, config, spark)
-    runner.start()
+    runner.start(over=over)
     try:
         yield runner
     finally:
@@ -192,7 +194,7 @@ def test_a_stopped_run_goes_on_where_it_was(spark: SparkSession, config: RunConf
     assert len(windows) == len(set(windows)) == 5 * 23  # up to the watermark, 00:03:59
 
 
-def test_a_changed_window_is_refused_and_a_reset_starts_over(
+def test_changed_windows_are_refused_together_and_a_reset_starts_them_over(
     spark: SparkSession, config: RunConfig, prefix: str
 ) -> None:
     def counting(size: str) -> App:
@@ -202,6 +204,10 @@ def test_a_changed_window_is_refused_and_a_reset_starts_over(
         def counted(events: DataFrame) -> DataFrame:
             return hr.windowed(events, hr.tumbling(size), by="k").agg(n=hr.count())
 
+        @app.stream(key="k")
+        def summed(events: DataFrame) -> DataFrame:
+            return hr.windowed(events, hr.session(size), by="k").agg(n=hr.sum("n"))
+
         return app
 
     with run(counting("10 seconds"), config, spark) as runner:
@@ -210,12 +216,17 @@ def test_a_changed_window_is_refused_and_a_reset_starts_over(
     before = len(rows(config.kafka_address, f"{prefix}counted"))
     assert before
     changed = counting("20 seconds")
-    told = r": its window was tumbling 10 seconds and is tumbling 20 seconds;.*--reset counted"
-    with pytest.raises(hr.CheckpointError, match=told):
+    both = r"(?s)'counted' no longer.* tumbling 20 seconds\n.*'summed' no longer.*--reset counted --reset summed"
+    with pytest.raises(hr.CheckpointError, match=both):
         Runner(changed, config, spark).start()
-    kept = Checkpoints(config.home, changed.name).reset("counted")
-    assert kept is not None
-    with run(changed, config, spark) as runner:
+    one = Runner(changed, config, spark)
+    with pytest.raises(hr.CheckpointError, match=r"^the code of 'summed'.*--reset summed"):
+        one.start(over={"counted": None})
+    assert one.kept == {}  # a run that cannot be sets nothing aside
+    with run(counting("10 seconds"), config, spark) as runner:
+        runner.process_all_available()
+    with run(changed, config, spark, over={"counted": None, "summed": None}) as runner:
+        kept = runner.kept["counted"]
         runner.process_all_available()
     after = rows(config.kafka_address, f"{prefix}counted")
     assert len(after) > before
@@ -398,10 +409,8 @@ def test_a_replay_reads_again_from_a_time_and_keeps_the_old_checkpoint(
         f"same writes to {prefix}events.rejected again, after what is there",
         "after will read what same writes again",
     )
-    kept = apply_replays([replay], checkpoints)["same"]
-    assert kept is not None
-    assert kept.exists()
-    with run(app, config, spark) as runner:
+    with run(app, config, spark, over={"same": replay.start}) as runner:
+        assert runner.kept["same"].exists()
         runner.process_all_available()
     assert numbers(config, f"{prefix}same") == sorted([*range(8), 5, 6, 7])
     assert numbers(config, f"{prefix}after") == sorted([*range(8), 5, 6, 7])

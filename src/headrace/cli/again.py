@@ -8,7 +8,7 @@ from headrace.cli.live import Display
 from headrace.cli.output import ask
 
 if TYPE_CHECKING:
-    from headrace.engine.config import RunConfig
+    from headrace.engine.config import Offsets, RunConfig
     from headrace.topology import QueryNode, Topology
 
 __all__ = ["Again"]
@@ -23,18 +23,18 @@ class Again:
         self._topology = topology
         self._resets = [query_named(topology, name) for name in dict.fromkeys(resets)]
         self._replays = [ReplayRequest.parse(text) for text in replays]
-        self._agreed = agreed
+        self._is_agreed = agreed
         replayed = {query_named(topology, request.node).name for request in self._replays}
         if both := sorted(query.name for query in self._resets if query.name in replayed):
             raise InputError(f"{', '.join(both)} cannot be both reset and replayed", next_step="choose one of the two")
 
-    def do(self, config: "RunConfig", display: Display) -> None:
-        """Set checkpoints aside, if there is anything to do and somebody says yes to it."""
+    def agreed(self, config: "RunConfig", display: Display) -> "dict[str, Offsets | None]":
+        """The nodes that start over, and from where, once somebody has said yes to it."""
         if not self._resets and not self._replays:
-            return
+            return {}
         from headrace.engine.checkpoints import Checkpoints
         from headrace.engine.cluster import Cluster
-        from headrace.engine.replay import apply_replays, plan_replays
+        from headrace.engine.replay import plan_replays
 
         checkpoints = Checkpoints(config.home, self._topology.app_name)
         replays = plan_replays(self._replays, self._topology, Cluster(config), checkpoints) if self._replays else []
@@ -44,13 +44,11 @@ class Again:
         for replay in replays:
             for line in replay.effects:
                 display.remark(line)
-        if not self._agreed:
+        if not self._is_agreed:
             ask("Go on?")
-        kept = {query.name: checkpoints.reset(query.name) for query in self._resets}
-        kept |= apply_replays(replays, checkpoints)
-        for name, place in kept.items():
-            if place is not None:
-                display.remark(f"the old checkpoint of {name} is kept in {place}")
+        return dict.fromkeys((query.name for query in self._resets), None) | {
+            replay.node: replay.start for replay in replays
+        }
 
     def _effects_of_reset(self, query: "QueryNode") -> Iterator[str]:
         from headrace.engine.topics import written_topics

@@ -1,7 +1,7 @@
 """`headrace run`: a file of functions as a pipeline, until it is stopped."""
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from threading import Timer
@@ -27,7 +27,7 @@ from headrace.cli.live import Display
 from headrace.cli.options import Yes, check_address
 
 if TYPE_CHECKING:
-    from headrace.engine.config import RunConfig
+    from headrace.engine.config import Offsets, RunConfig
     from headrace.engine.jars import Jar
     from headrace.topology import App, Topology, View
 
@@ -100,11 +100,13 @@ def _run(app: "App", topology: "Topology", config: "RunConfig", again: Again, se
                 create_inputs=config.create_inputs or needs_broker,
             )
         _check_reachable(topology, config, is_own_kafka=not needs_broker)
-        again.do(config, display)
-        return _until_stopped(app, config, display, seconds)
+        over = again.agreed(config, display)
+        return _until_stopped(app, config, display, seconds, over)
 
 
-def _until_stopped(app: "App", config: "RunConfig", display: Display, seconds: float | None) -> int:
+def _until_stopped(
+    app: "App", config: "RunConfig", display: Display, seconds: float | None, over: "Mapping[str, Offsets | None]"
+) -> int:
     from headrace.engine.runner import Runner
     from headrace.engine.spark_log import spark_log
 
@@ -113,8 +115,12 @@ def _until_stopped(app: "App", config: "RunConfig", display: Display, seconds: f
 
     runner = Runner(app, config)
     try:
-        with spark_log(config.home):
-            runner.start(fetching)
+        try:
+            with spark_log(config.home):
+                runner.start(fetching, over)
+        finally:
+            for name, place in runner.kept.items():
+                display.remark(f"the old checkpoint of {name} is kept in {place}")
         for line in _where_to_look(runner.topology, config):
             display.remark(line)
         with _stopping_after(seconds, runner.request_stop), display.showing(runner.progress):

@@ -12,7 +12,7 @@ Nothing is ever deleted here.
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,8 +94,8 @@ class Checkpoint:
             for topic, partitions in self._json(path).items()
         }
 
-    def open(self, fingerprint: Mapping[str, Any]) -> None:
-        """Make it ready for a query: new, or found to fit the code as it is now."""
+    def check(self, fingerprint: Mapping[str, Any]) -> None:
+        """Raise what keeps a query of the code as it is now from going on with it. Nothing is changed."""
         if self.exists and (self.folder / "fingerprint.json").exists():
             self._check(fingerprint)
         elif self.exists and (self.spark / "offsets").exists():
@@ -105,6 +105,10 @@ class Checkpoint:
                 next_step=f"put the file back, or start over with --reset {self.node}",
             )
         self._check_not_damaged()
+
+    def open(self, fingerprint: Mapping[str, Any]) -> None:
+        """Make it ready for a query: new, or found to fit."""
+        self.check(fingerprint)
         if not (self.spark / "metadata").exists():
             # The id is chosen before Spark starts, so that the sink's ledger can be asked about it first.
             _write(self.spark / "metadata", {"id": str(uuid.uuid4())})
@@ -241,7 +245,7 @@ class Checkpoints:
         current.take_note(starts_over=True)
         return kept
 
-    def starting_offsets(self, nodes: Iterator[str] | list[str]) -> dict[str, Offsets]:
+    def starting_offsets(self, nodes: Iterable[str]) -> dict[str, Offsets]:
         return {node: start for node in nodes if (start := self.of(node).starting_offsets)}
 
 

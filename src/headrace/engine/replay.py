@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from headrace.engine.checkpoints import Checkpoints
 from headrace.engine.cluster import Cluster
@@ -13,7 +12,7 @@ from headrace.errors import InputError, TopicNotFound
 from headrace.topology import QueryNode, Topology, View, node_of
 from headrace.topology.nearest import did_you_mean
 
-__all__ = ["Replay", "ReplayRequest", "apply_replays", "plan_replays", "query_named"]
+__all__ = ["Replay", "ReplayRequest", "plan_replays", "query_named"]
 
 FORM = "write NODE:TOPIC=TIME, such as bursts:payments=2026-01-01T00:00"
 
@@ -58,11 +57,6 @@ def plan_replays(
     for request in requests:
         by_node.setdefault(query_named(topology, request.node), []).append(request)
     return [_planned(node, asked, topology, cluster, checkpoints) for node, asked in by_node.items()]
-
-
-def apply_replays(replays: Sequence[Replay], checkpoints: Checkpoints) -> dict[str, Path | None]:
-    """Set the old checkpoints aside; returns where they are kept. The app must not be running."""
-    return {replay.node: checkpoints.reset(replay.node, replay.start) for replay in replays}
 
 
 def query_named(topology: Topology, name: str) -> QueryNode:

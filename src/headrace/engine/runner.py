@@ -3,17 +3,18 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from threading import Event, Thread, current_thread, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from headrace.engine.checkpoints import Checkpoint, Checkpoints
 from headrace.engine.cluster import Cluster
-from headrace.engine.config import RunConfig
+from headrace.engine.config import Offsets, RunConfig
 from headrace.engine.heartbeats import Heartbeats
 from headrace.engine.jars import Progress
 from headrace.engine.progress import NodeProgress
@@ -45,6 +46,8 @@ class Runner:
         self.config = config
         self.checkpoints = Checkpoints(config.home, self.topology.app_name)
         self.failure: NodeFailed | None = None
+        self.kept: dict[str, Path] = {}
+        """Where the old checkpoints are of the nodes that started over."""
         self._state_store = app.state if isinstance(app, App) else StateStore.ROCKSDB
         self._spark = spark
         self._owns_spark = spark is None
@@ -54,21 +57,30 @@ class Runner:
         self._ended = Event()
         self._watcher = Thread(target=self._watch, name="headrace progress", daemon=True)
 
-    def start(self, jars: Progress | None = None) -> None:
-        """Check everything that can be checked, and only then start the queries. `jars` is told of fetched jars."""
+    def start(self, jars: Progress | None = None, over: Mapping[str, Offsets | None] | None = None) -> None:
+        """Check everything that can be checked, and only then start the queries. `jars` is told of fetched jars.
+
+        The nodes in `over` start over, from the offsets given there or from the beginning.
+        """
+        over = over or {}
         cluster = self._cluster = Cluster(self.config)
         cluster_id = cluster.id()
         ensure_inputs(self.topology, cluster, self.config)
-        names = [query.name for query in self.topology.queries]
-        config = replace(self.config, starting_offsets=self.checkpoints.starting_offsets(names))
+        going_on = [query.name for query in self.topology.queries if query.name not in over]
+        starts = self.checkpoints.starting_offsets(going_on) | {name: start for name, start in over.items() if start}
+        config = replace(self.config, starting_offsets=starts)
         try:
             planned = self._plan(config, jars)
             ensure_outputs(self.topology, cluster, config, {query.node: query.late_topic for query in planned})
             ensure_markers((marked.topic for query in planned for marked in query.marked), cluster, config)
+            self._check_checkpoints([query for query in planned if query.node.name not in over], cluster_id)
+            for name, start in over.items():
+                if kept := self.checkpoints.reset(name, start):
+                    self.kept[name] = kept
             for query in planned:
                 checkpoint = self.checkpoints.of(query.node.name)
                 checkpoint.open(query.fingerprint)
-                self._check_cluster(query, checkpoint, cluster_id)
+                self._note_cluster(query, checkpoint, cluster_id)
                 self._runs.append(self._run_of(query, checkpoint, config, cluster))
             for run in self._runs:
                 run.open()
@@ -177,6 +189,25 @@ class Runner:
             sink = topic_sink(node, config, cluster, checkpoint, prefix, by_tasks=on_cluster)
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
 
+    def _check_checkpoints(self, planned: "list[PlannedQuery]", cluster_id: str) -> None:
+        """Whether all fit, so that none is set aside or moved on for a run that another one prevents."""
+        misfits: dict[str, CheckpointError] = {}
+        for query in planned:
+            checkpoint = self.checkpoints.of(query.node.name)
+            try:
+                checkpoint.check(query.fingerprint)
+                self._check_cluster(query, checkpoint, cluster_id)
+            except CheckpointError as error:
+                misfits[query.node.name] = error
+        if len(misfits) == 1:
+            raise next(iter(misfits.values()))
+        if misfits:
+            resets = " ".join(f"--reset {name}" for name in misfits)
+            raise CheckpointError(
+                "\n".join(error.problem for error in misfits.values()),
+                next_step=f"undo the changes, or start over by adding {resets} (the old checkpoints are kept)",
+            )
+
     def _check_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:
         """The offsets of one cluster mean nothing on another, nor those of a topic on one of the same name."""
         topics = read_topics(self.topology, planned.node)
@@ -198,7 +229,12 @@ class Runner:
                 next_step=f"start over with the records that are there: --reset {node}, or with those since a time: "
                 f"--replay {node}:{others[0]}=TIME",
             )
-        checkpoint.take_note(cluster=cluster_id, topics={**noted.topics, **ids})
+
+    def _note_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:
+        if topics := read_topics(self.topology, planned.node):
+            assert self._cluster is not None
+            known = {**checkpoint.note.topics, **self._cluster.topic_ids(topics)}
+            checkpoint.take_note(cluster=cluster_id, topics=known)
 
     def _watch(self) -> None:
         """Count what passes, and ask how far the topics reach, whether or not anybody looks."""
