@@ -83,7 +83,7 @@ class AllVersions:
         ]
         timed = self.operator.as_of == "event"
         last = max(mine, key=lambda row: (row["_time"] if timed else 0, row["_order"]), default=None)
-        if last is None or last["_deleted"]:
+        if last is None or last["_deleted"] or (timed and last["_time"] > one["at"]):
             return None if self.operator.how == "inner" else {**one, **dict.fromkeys(ADDED)}
         return {**one, **{name: last[name] for name in ADDED}}
 
@@ -135,7 +135,17 @@ def test_versions_that_no_event_can_see_are_forgotten() -> None:
         run.step(time - 5, table=table(version(key, time, time)))
     kept = sum(len(run.chunks.read(name) or ()) for name in run.chunks.names())
     assert kept < 30
-    assert names(run.step(195, stream=stream(event(1, key, 197), event(2, key, 10)))) == ["n197", "n194"]
+    assert names(run.step(195, stream=stream(event(1, key, 197), event(2, key, 10)))) == ["n197", None]
+
+
+def test_a_late_event_sees_the_row_that_was_valid_then_or_none_but_never_a_later_one() -> None:
+    run = Run(enrich(), MemoryChunks())
+    changed, unchanged = ("a", 1.0), ("b", 1.0)
+    run.step(0, table=table(version(changed, 0, 0), version(changed, 50, 1), version(unchanged, 0, 2)))
+    run.step(100, stream=stream(event(1, changed, 100)))
+    output = run.step(100, stream=stream(event(2, changed, 40), event(3, changed, 60), event(4, unchanged, 40)))
+    assert names(output) == [None, "n1", "n2"]
+    assert output.late == 3
 
 
 @pytest.mark.parametrize("as_of", ["event", "now"])
@@ -159,9 +169,9 @@ def test_a_small_change_does_not_rewrite_a_large_table() -> None:
     assert names(run.step(0, stream=stream(event(1, ("5", 1.0), 0), event(2, ("6", 1.0), 0)))) == ["n1000", "n6"]
 
 
-def test_an_event_without_a_time_is_late_and_sees_what_is_valid_at_the_watermark() -> None:
+def test_an_event_without_a_time_is_late_and_sees_no_row() -> None:
     run = Run(enrich(), MemoryChunks())
     run.step(10, table=table(version(("a", 1.0), 5, 0), version(("a", 1.0), 11, 1)))
     output = run.step(10, stream=stream(event(1, ("a", 1.0), 0) | {"at": None}))
-    assert names(output) == ["n0"]
+    assert names(output) == [None]
     assert output.late == 1

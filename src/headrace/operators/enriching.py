@@ -3,8 +3,9 @@
 A table's row is valid from its time on until the next one of its key; one that is deleted is valid no more. Of rows of
 one time the one that was written last counts. Rows of the table that come in a step count for the events of that step;
 those that come later change no answer that was given. An event is answered at once, or, where it waits for the table,
-once the watermark has passed its time and the wait; one that is even older when it comes is late: it is answered as of
-the watermark less the wait, since what was valid before is kept no longer.
+once the watermark has passed its time and the wait. One that is even older when it comes is late. Of what was valid
+before the watermark less the wait, only the rows that were still valid then are kept: it is answered with such a row if
+that was valid at its time already, and else with none, never with a row of a later time.
 """
 
 from collections.abc import Mapping
@@ -67,7 +68,7 @@ class Enrich:
         late = int((times < oldest).sum()) if self.as_of == "event" else 0
         if self.wait_us:
             rows, times = self._waited(chunks, step, rows, times)
-        results = self._enriched(rows, np.maximum(times, oldest), versions) if len(rows) else rows
+        results = self._enriched(rows, times, oldest, versions) if len(rows) else rows
         return Output({RESULTS: results} if len(results) else {}, late)
 
     def _waited(self, chunks: Chunks, step: Step, rows: pa.Table, times: Indices) -> tuple[pa.Table, Indices]:
@@ -85,15 +86,15 @@ class Enrich:
         rows = pa.concat_tables(answered).combine_chunks()
         return rows, self._moments(rows, self.time)
 
-    def _enriched(self, rows: pa.Table, times: Indices, log: Log) -> pa.Table:
+    def _enriched(self, rows: pa.Table, times: Indices, oldest: int, log: Log) -> pa.Table:
         versions = pa.concat_tables([self.table.empty_table(), *log.read()]).combine_chunks()
-        found = self._found(versions, rows, times)
+        found = self._found(versions, rows, times, oldest)
         if self.how == "inner":
             rows, found = rows.filter(pa.array(found >= 0)), found[found >= 0]
         valid = versions.select(self._added()).take(pa.array(found, mask=found < 0))
         return pa.table([*rows.columns, *valid.columns], self.outputs[RESULTS])
 
-    def _found(self, versions: pa.Table, rows: pa.Table, times: Indices) -> Indices:
+    def _found(self, versions: pa.Table, rows: pa.Table, times: Indices, oldest: int) -> Indices:
         """For each event the version that was valid, -1 where there was none."""
         count = len(versions)
         keys = [rows.column(name) for name, _ in self.on]
@@ -104,10 +105,12 @@ class Enrich:
         ]
         codes = numbered(both, asked)
         since, written = self._places(versions)
+        # Versions that no event in time can see are there until they are forgotten, which must not alter an answer.
+        seen_at = np.maximum(times, oldest) if self.as_of == "event" else np.zeros_like(times)
         # Events come after the versions of their time, so that the version before an event is the one it sees.
         line = _lined(
             codes,
-            np.concatenate([since, times if self.as_of == "event" else np.zeros_like(times)]),
+            np.concatenate([since, seen_at]),
             np.concatenate([written, np.full(len(rows), np.iinfo(np.int64).max)]),
         )
         is_event = line >= count
@@ -115,6 +118,8 @@ class Enrich:
         events, version = line[is_event], line[before]
         deleted = versions.column(DELETED).to_numpy()
         valid = (before >= 0) & (codes[version] == codes[events])
+        if self.as_of == "event":
+            valid[valid] = since[version[valid]] <= times[events[valid] - count]
         valid[valid] = ~deleted[version[valid]]
         found = np.full(len(rows), -1, np.int64)
         found[events[valid] - count] = version[valid]
