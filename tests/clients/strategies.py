@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import math
 import struct
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,8 @@ from headrace.topology.sources import OWN_COLUMNS
 from tests.topology.strategies import schemas
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
+NOT_FINITE = st.sampled_from([math.nan, math.inf, -math.inf])
+FLOATS = st.floats(width=32) | NOT_FINITE
 SPARKS_YEARS = {"min_value": datetime.datetime(1900, 1, 1), "max_value": datetime.datetime(2200, 1, 1)}
 VALUES: dict[Primitive, st.SearchStrategy[Any]] = {
     Primitive.BOOLEAN: st.booleans(),
@@ -23,7 +25,7 @@ VALUES: dict[Primitive, st.SearchStrategy[Any]] = {
     Primitive.INT: st.integers(-(2**31), 2**31 - 1),
     Primitive.BIGINT: st.integers(-(2**63), 2**63 - 1),
     Primitive.FLOAT: FLOATS.map(lambda value: struct.unpack("f", struct.pack("f", value))[0]),
-    Primitive.DOUBLE: st.floats(allow_nan=False, allow_infinity=False),
+    Primitive.DOUBLE: st.floats() | NOT_FINITE,
     Primitive.STRING: TEXT,
     Primitive.BINARY: st.binary(max_size=12),
     Primitive.DATE: st.dates(datetime.date(1900, 1, 1), datetime.date(2200, 1, 1)),
@@ -48,6 +50,19 @@ def values_of(type_: DataType) -> st.SearchStrategy[Any]:
             return st.dictionaries(TEXT, st.none() | values_of(mapped), max_size=3)
         case Struct(columns):
             return _row(columns)
+
+
+def comparable(value: Any) -> Any:
+    """The value with text for NaN, which equals nothing, not even itself."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case list():
+            return [comparable(one) for one in value]
+        case dict():
+            return {name: comparable(one) for name, one in value.items()}
+        case _:
+            return value
 
 
 def with_text_keys(type_: DataType) -> DataType:

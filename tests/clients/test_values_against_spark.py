@@ -17,7 +17,7 @@ from headrace.engine.encoding import key_of, value_of
 from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
 from headrace.testing import Environment
 from headrace.topology import Schema, Topic
-from tests.clients.strategies import rows_of
+from tests.clients.strategies import comparable, rows_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,6 +29,7 @@ EXACT = Schema.of(
 )
 FLOATING = Schema.of("x DOUBLE, f FLOAT, several ARRAY<DOUBLE>")
 KEYS = [["id"], ["l"], ["d"], ["at"], ["local"], ["money"], ["tiny"], ["b"], ["id", "at"], ["money", "b", "d", "id"]]
+NO_DIGITS = [("nan", "inf"), ("inf", "-inf"), ("-inf", "nan"), ("-nan", "-nan"), ("0.5", "nan"), ("-0.0", "-0.0")]
 # Each example is a job of Spark's: to shrink one that fails would take minutes.
 FEW = settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 
@@ -82,7 +83,24 @@ def test_floating_numbers_are_the_same_numbers(
     writer = RowWriter(topic_of(FLOATING))
     reader = RowReader(FLOATING)
     ours = [reader.read(writer.write(row)[1]) for row in given_rows]
-    assert ours == [reader.read(row.value.encode()) for row in by_spark] == given_rows
+    theirs = [reader.read(row.value.encode()) for row in by_spark]
+    assert comparable(ours) == comparable(theirs) == comparable(given_rows)
+
+
+def test_what_has_no_digits_is_the_same_bytes_and_the_engine_reads_it(headrace_environment: Environment) -> None:
+    given_rows = [{"x": float(x), "f": float(f), "several": [float(x), None, 1.5]} for x, f in NO_DIGITS]
+    frame = headrace_environment.spark.createDataFrame(given_rows, StructType.fromJson(FLOATING.to_json())).coalesce(1)
+    for key in (["x"], ["f"], ["f", "x"]):
+        keyed = RowWriter(topic_of(FLOATING, key=key))
+        ours = [keyed.write(row) for row in given_rows]
+        theirs = frame.select(key_of(FLOATING, key).alias("key"), value_of(FLOATING).alias("value")).collect()
+        assert [(key.decode() if key else None, value.decode()) for key, value in ours] == [
+            tuple(row) for row in theirs
+        ]
+    raw = headrace_environment.spark.createDataFrame([(value,) for _, value in ours], "value BINARY").coalesce(1)
+    shape = Shape(FLOATING)
+    told = parse(raw.withColumn("key", F.lit(None).cast("binary")), shape).select(REJECTED, *rows(shape)).collect()
+    assert [repr(tuple(row)) for row in told] == [repr((False, *row.values())) for row in given_rows]
 
 
 @FEW

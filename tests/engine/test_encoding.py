@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.engine.encoding import ORDER, check_can_be_carried, records
+from headrace.engine.encoding import DELETED, ORDER, changelog, check_can_be_carried, records
 from headrace.engine.parsing import REJECTED, Shape, parse, rows
 from headrace.errors import InputError
 from headrace.topology import Schema
@@ -63,20 +64,23 @@ SIMPLE: dict[Primitive, st.SearchStrategy[Any]] = {
 
 
 def values(type_: DataType) -> st.SearchStrategy[Any]:
+    return st.none() | filled(type_)
+
+
+def filled(type_: DataType) -> st.SearchStrategy[Any]:
     match type_:
         case Decimal(precision, scale):
             digits = st.integers(-(10**precision) + 1, 10**precision - 1)
-            filled: st.SearchStrategy[Any] = digits.map(lambda number: Number(f"{number}e-{scale}"))
+            return digits.map(lambda number: Number(f"{number}e-{scale}"))
         case Array(element):
-            filled = st.lists(values(element), max_size=3)
+            return st.lists(values(element), max_size=3)
         case Map(_, value):
-            filled = st.dictionaries(texts, values(value), max_size=3)
+            return st.dictionaries(texts, values(value), max_size=3)
         case Struct(columns):
-            filled = st.tuples(*(values(column.type) for column in columns))
+            return st.tuples(*(values(column.type) for column in columns))
         case _:
             assert isinstance(type_, Primitive)
-            filled = SIMPLE[type_]
-    return st.none() | filled
+            return SIMPLE[type_]
 
 
 def comparable(value: Any) -> Any:
@@ -135,6 +139,51 @@ def check_round_trip(spark: SparkSession, schema: Schema, given_rows: list[tuple
         assert comparable(tuple(row)[2:]) == comparable(before), row.value
 
 
+# ---- a delete, of which there is but the key
+
+WIDE = Schema.of("s STRING, wide DECIMAL(38,10), money DECIMAL(20,2), part DECIMAL(38,38), x DOUBLE, f FLOAT")
+KEY_TYPES = [type_ for type_ in Primitive if type_ is not Primitive.BINARY]
+keyed_rows = st.lists(st.one_of(st.sampled_from(KEY_TYPES), decimals), min_size=5, max_size=9).flatmap(
+    lambda types: st.tuples(
+        st.just(Schema(tuple(Column(f"k{index}", type_) for index, type_ in enumerate(types)))),
+        st.lists(
+            st.tuples(*(filled(type_) for type_ in types)),
+            min_size=20,
+            max_size=60,
+        ),
+    )
+)
+
+
+def test_a_delete_finds_wide_decimals_and_what_has_no_digits(spark: SparkSession) -> None:
+    many, one = Number("12345678901234567890.1234567890"), Number("1E-38")
+    given_rows = [
+        ("a", many, Number("123456789012345678.12"), Number("0." + "7" * 38), 1e-7, 0.5),
+        ("a", -many, Number("1.50"), -one, math.nan, math.inf),
+        ("NaN", Number("9" * 28 + "." + "9" * 10), Number("0.00"), one, -math.inf, math.nan),
+        ("", Number("1E-10"), Number("-999999999999999999.99"), Number(0), -0.0, -0.0),
+    ]
+    check_deletes(spark, WIDE, given_rows)
+
+
+@quick
+@given(keyed_rows)
+def test_a_delete_is_of_the_key_that_was_written(
+    spark: SparkSession, made: tuple[Schema, list[tuple[Any, ...]]]
+) -> None:
+    check_deletes(spark, *made)
+
+
+def check_deletes(spark: SparkSession, schema: Schema, given_rows: list[tuple[Any, ...]]) -> None:
+    frame = spark.createDataFrame(given_rows, StructType.fromJson(schema.to_json())).coalesce(1)
+    gone = changelog(frame.withColumn(DELETED, F.lit(True)), schema, "topic", schema.names, None, None)
+    shape = Shape(schema, key=schema.names, is_table=True)
+    told = parse(gone.withColumn("offset", F.lit(0)), shape).select(REJECTED, "key", *rows(shape)).collect()
+    for before, row in zip(given_rows, told, strict=True):
+        assert not row[REJECTED], row.key
+        assert comparable(tuple(row)[2 : 2 + len(before)]) == comparable(before), row.key
+
+
 # ---- what it looks like
 
 
@@ -178,14 +227,19 @@ def test_a_value_has_every_column_and_times_to_the_microsecond(spark: SparkSessi
         (("s", "n"), b'["c\\"1",7]'),
         (("n", "nothing", "at"), b'[7,null,"2026-01-02T03:04:05.000060Z"]'),
         (("d", "ok", "day"), b'[1.50,true,"2026-01-02"]'),
+        (("nan",), b"NaN"),
+        (("s", "nan", "inf"), b'["c\\"1","NaN","-Infinity"]'),
     ],
 )
 def test_a_key_of_one_column_is_its_text_of_several_a_json_array(
     spark: SparkSession, key: tuple[str, ...], expected: bytes | None
 ) -> None:
-    ddl = "s STRING, n BIGINT, d DECIMAL(5,2), at TIMESTAMP, day DATE, ok BOOLEAN, nothing STRING"
+    ddl = (
+        "s STRING, n BIGINT, d DECIMAL(5,2), at TIMESTAMP, day DATE, ok BOOLEAN, nothing STRING, nan DOUBLE, inf FLOAT"
+    )
     moment = datetime(2026, 1, 2, 3, 4, 5, 60, tzinfo=UTC)
-    found = only(spark, ddl, ('c"1', 7, Number("1.50"), moment, date(2026, 1, 2), True, None), key)
+    row = ('c"1', 7, Number("1.50"), moment, date(2026, 1, 2), True, None, math.nan, -math.inf)
+    found = only(spark, ddl, row, key)
     assert (None if found.key is None else bytes(found.key)) == expected
     if expected is not None and len(key) > 1:
         assert json.loads(expected, parse_float=Number) == list(json.loads(found.key, parse_float=Number))

@@ -12,7 +12,7 @@ from headrace.clients.models import builder_of
 from headrace.clients.values import EXACT, INTEGERS, SINGLE, shown
 from headrace.errors import InputError
 from headrace.topology import Format, Schema
-from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.datatypes import NOT_FINITE, Array, Column, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.models import is_model
 from headrace.topology.schema import SchemaLike
 
@@ -143,6 +143,8 @@ def _integer(value: Any, half: int) -> int:
 
 
 def _double(value: Any) -> float:
+    if value in NOT_FINITE:
+        return float(value)
     if isinstance(value, bool) or not isinstance(value, int | decimal.Decimal):
         raise ValueError
     return float(value)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from headrace.errors import InputError
-from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.datatypes import NOT_FINITE, Array, Column, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["EXACT", "INTEGERS", "SINGLE", "Unfit", "columns_of", "json_encoder", "key_text", "object_encoder", "shown"]
@@ -107,7 +107,8 @@ def key_text(columns: Sequence[Column]) -> Callable[[Mapping[str, Any]], str]:
                 written = encoder(value)
             except Unfit as unfit:
                 raise unfit.inside(f".{column.name}") from None
-            parts.append(_quoted(written) if len(encoders) > 1 and column.type in QUOTED_IN_KEYS else written)
+            is_text = column.type in QUOTED_IN_KEYS or written in NOT_FINITE
+            parts.append(_quoted(written) if len(encoders) > 1 and is_text else written)
         return parts[0] if len(parts) == 1 else f"[{','.join(parts)}]"
 
     return text
@@ -120,6 +121,8 @@ def json_encoder(type_: DataType) -> Encoder:
         case Primitive.TIMESTAMP | Primitive.TIMESTAMP_NTZ | Primitive.DATE:
             text = _text_encoder(type_)
             return lambda value: f'"{text(value)}"'
+        case Primitive.DOUBLE | Primitive.FLOAT:
+            return _floating_encoder(type_)
         case Primitive.BINARY:
             return _binary
         case Decimal():
@@ -197,6 +200,16 @@ def _map_encoder(type_: Map, key: DataType, mapped: DataType) -> Encoder:
     return encode
 
 
+def _floating_encoder(type_: Primitive) -> Encoder:
+    text = _text_encoder(type_)
+
+    def encode(value: Any) -> str:
+        written = text(value)
+        return f'"{written}"' if written in NOT_FINITE else written
+
+    return encode
+
+
 def _integer_encoder(type_: Primitive) -> Encoder:
     half = 1 << (INTEGERS[type_] - 1)
 
@@ -269,12 +282,9 @@ def _number(value: Any, type_: Primitive) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Unfit(f"is {shown(value)}, not {type_.ddl}")
     try:
-        number = float(value)
+        return float(value)
     except OverflowError:
         raise Unfit(f"is {shown(value)}, which {type_.ddl} has no room for") from None
-    if not math.isfinite(number):
-        raise Unfit(f"is {number}, which JSON has no number for", "leave it null")
-    return number
 
 
 def _double(value: Any) -> str:
@@ -283,6 +293,8 @@ def _double(value: Any) -> str:
 
 def _float(value: Any) -> str:
     number = _number(value, Primitive.FLOAT)
+    if not math.isfinite(number):
+        return _as_java(repr(number))
     try:
         packed = SINGLE.pack(number)
     except OverflowError:
@@ -301,8 +313,11 @@ def _is_packed_as(text: str, packed: bytes) -> bool:
 
 def _as_java(text: str) -> str:
     """The digits of a number that is as short as can be, the way Java writes them."""
-    sign, digits, _ = decimal.Decimal(text).normalize().as_tuple()
-    exponent = decimal.Decimal(text).adjusted() if any(digits) else 0
+    number = decimal.Decimal(text)
+    if not number.is_finite():
+        return str(number)
+    sign, digits, _ = number.normalize().as_tuple()
+    exponent = number.adjusted() if any(digits) else 0
     minus, figures = "-" * sign, "".join(map(str, digits))
     if exponent not in PLAIN_EXPONENTS:
         return f"{minus}{figures[0]}.{figures[1:] or '0'}E{exponent}"

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from headrace.errors import InputError
 from headrace.topology import Schema
-from headrace.topology.datatypes import Array, Map, Primitive, Struct
+from headrace.topology.datatypes import NOT_FINITE, Array, Decimal, Map, Primitive, Struct
 from headrace.topology.datatypes import DataType as FieldType
 
 __all__ = [
@@ -124,9 +124,15 @@ def key_read(schema: Schema, key: Sequence[str]) -> dict[str, Column]:
     text = F.col("key").cast("string")
     if len(key) == 1:
         return {key[0]: text.try_cast(schema[key[0]].type.ddl)}
+    # Numbers are doubles to from_json, which would cut a decimal's digits; a variant keeps them, but not -0.0's sign.
     parts = F.from_json(text, "ARRAY<STRING>")
-    whole = F.when(F.size(parts) == len(key), parts)
-    return {name: F.get(whole, index).try_cast(schema[name].type.ddl) for index, name in enumerate(key)}
+    decimals = F.try_variant_get(F.try_parse_json(text), "$", "ARRAY<STRING>")
+
+    def part(index: int, type_: FieldType) -> Column:
+        read = F.get(decimals if isinstance(type_, Decimal) else parts, index).try_cast(type_.ddl)
+        return F.when(F.size(parts) == len(key), read)
+
+    return {name: part(index, schema[name].type) for index, name in enumerate(key)}
 
 
 def named(name: str) -> Column:
@@ -160,10 +166,17 @@ def _json(schema: Schema, name: str) -> Column:
         listed = F.to_json(F.array(named(name)))
         written = listed.substr(F.lit(2), F.length(listed) - 2)
     elif schema[name].type in QUOTED:
-        written = F.concat(F.lit('"'), _text(schema, name), F.lit('"'))
+        written = _quoted(_text(schema, name))
+    elif schema[name].type in (Primitive.DOUBLE, Primitive.FLOAT):
+        text = _text(schema, name)
+        written = F.when(text.isin(*NOT_FINITE), _quoted(text)).otherwise(text)
     else:
         written = _text(schema, name)
     return F.coalesce(written, F.lit("null"))
+
+
+def _quoted(text: Column) -> Column:
+    return F.concat(F.lit('"'), text, F.lit('"'))
 
 
 def _map_without_text_keys(type_: FieldType) -> Map | None:

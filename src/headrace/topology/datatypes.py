@@ -7,9 +7,11 @@ from typing import TypeAlias
 
 from headrace.errors import InputError
 
-__all__ = ["Array", "Column", "DataType", "Decimal", "Map", "Primitive", "Struct"]
+__all__ = ["NOT_FINITE", "Array", "Column", "DataType", "Decimal", "Map", "Primitive", "Struct"]
 
 MAX_PRECISION = 38
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""Numbers that JSON has no digits for: they are written as text, in values and in keys of several columns."""
 PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
