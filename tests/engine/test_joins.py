@@ -41,7 +41,9 @@ def test_searches_and_clicks_in_every_way(headrace_harness: MakeHarness) -> None
 
     def joining(how: str) -> Callable[..., Any]:
         def joined(searches: DataFrame, clicks: DataFrame) -> DataFrame:
-            return hr.join(searches, clicks, on={"id": "search"}, within="10 minutes", how=how)
+            some = searches.selectExpr("NULLIF(id, 'nobody') AS id", "query", "searched")
+            others = clicks.selectExpr("NULLIF(search, 'nobody') AS search", "link", "clicked")
+            return hr.join(some, others, on={"id": "search"}, within="10 minutes", how=how)
 
         joined.__name__ = how
         return joined
@@ -59,17 +61,19 @@ def test_searches_and_clicks_in_every_way(headrace_harness: MakeHarness) -> None
     )
     harness.send(clicks, {"search": "a", "link": 1, "clicked": at(3)}, {"search": "a", "link": 2, "clicked": at(10)})
     harness.send(clicks, {"search": "b", "link": 3, "clicked": at(11.5)}, {"search": "z", "link": 4, "clicked": at(5)})
+    harness.send(searches, {"id": "nobody", "query": "q", "searched": at(1)})
+    harness.send(clicks, {"search": "nobody", "link": 5, "clicked": at(2)})
     harness.settle()
     pairs = [("a", 1, at(0), at(3), at(3)), ("a", 2, at(0), at(10), at(10))]
     assert rows_of(harness, "inner") == pairs
     harness.advance(at(120))
-    unclicked = [("b", None, at(1), None, at(11)), ("c", None, at(2), None, at(12))]
-    unsearched = [("b", 3, None, at(11.5), at(21.5)), ("z", 4, None, at(5), at(15))]
+    unclicked = [(id, None, at(minute), None, at(minute + 10)) for id, minute in (("b", 1), ("c", 2), (None, 1))]
+    unsearched = [("b", 3, None, at(11.5), at(21.5)), ("z", 4, None, at(5), at(15)), (None, 5, None, at(2), at(12))]
     assert rows_of(harness, "inner") == pairs
     assert rows_of(harness, "left") == sorted([*pairs, *unclicked], key=str)
     assert rows_of(harness, "right") == sorted([*pairs, *unsearched], key=str)
     assert rows_of(harness, "full") == sorted([*pairs, *unclicked, *unsearched], key=str)
-    assert [(row["id"], row["n"]) for row in sorted(harness.rows(hourly), key=str)] == [("a", 2), ("b", 0), ("c", 0)]
+    assert {(row["id"], row["n"]) for row in harness.rows(hourly)} == {("a", 2), ("b", 0), ("c", 0)}
     assert set(nodes) == {"inner", "left", "right", "full"}
 
 
@@ -267,6 +271,27 @@ def test_what_cannot_be_joined_is_told_before_any_query_starts(spark: SparkSessi
     def merged_unlike(clicks: Any, searches: Any) -> Any:
         return hr.merge(clicks, searches)
 
+    def merged_otherwise(clicks: Any, numbered: Any) -> Any:
+        same = numbered.selectExpr("CAST(search AS STRING) AS search", "link", "at", "at - INTERVAL 1 DAY AS clicked")
+        return hr.merge(clicks.selectExpr("*", "clicked + INTERVAL 1 DAY AS at"), same)
+
+    def merged_timeless(searches: Any, timeless: Any) -> Any:
+        return hr.merge(searches, timeless)
+
+    def merged_result(clicks: Any) -> Any:
+        corrected = hr.windowed(clicks, hr.tumbling("1 minute"), late="divert").agg(n=hr.count())
+        return hr.merge(corrected, corrected)  # type: ignore[arg-type]
+
+    def joined_result(searches: Any, clicks: Any) -> Any:
+        corrected = hr.windowed(clicks, hr.tumbling("1 minute"), late="divert").agg(n=hr.count())
+        return searches.join(corrected, "search")
+
+    def once_by_two_names(clicks: Any) -> Any:
+        return hr.dedup(clicks, on={"link": "search"}, within="1 minute")  # type: ignore[arg-type]
+
+    def gathered_by_two_names(clicks: Any, searches: Any) -> Any:
+        return hr.gather(clicks, searches, on={"search": "id"}, within="1 minute")  # type: ignore[arg-type]
+
     def forever(clicks: Any) -> Any:
         return hr.dedup(clicks, on="link")
 
@@ -292,6 +317,12 @@ def test_what_cannot_be_joined_is_told_before_any_query_starts(spark: SparkSessi
     assert "as_of: 'then' is unknown" in tell(as_when)
     assert "merge() takes two streams or more" in tell(merged_one)
     assert "stream 2 has 'search' as nothing, and stream 1 as string; select the same columns" in tell(merged_unlike)
+    assert "the event time of stream 2 is 'at', and that of stream 1 'clicked'" in tell(merged_otherwise)
+    assert "the event time of stream 2 is none, and that of stream 1 'searched'" in tell(merged_timeless)
+    assert "stream 1 is a windowed result whose rows may be late or come out again; return it" in tell(merged_result)
+    assert "cannot be joined or united: it has .having" in tell(joined_result)
+    assert "on is {'link': 'search'}; name a column or several" in tell(once_by_two_names)
+    assert "on is {'search': 'id'}; name a column or several" in tell(gathered_by_two_names)
     assert "dedup() does not know how far apart the like may be" in tell(forever)
     assert "dedup() finds no watermark among the rows, which keep state already; put this in the next node" in tell(
         again

@@ -72,6 +72,29 @@ def test_late_rows_are_diverted_once_and_read_by_the_next_node(headrace_harness:
         assert progress.state_rows == 0
 
 
+def test_an_operator_that_is_used_twice_in_a_node_answers_twice(headrace_harness: Callable[..., Harness]) -> None:
+    app = app_with_payments()
+
+    @app.stream(key="card", channels=["many", "few"])
+    def counted(payments: DataFrame) -> Any:
+        minutes = hr.windowed(payments, hr.tumbling("1 minute")).agg(n=hr.count())
+        return {"many": minutes.filter("n > 1"), "few": minutes.filter("n = 1")}
+
+    @app.stream(key="card", channels=["many", "few"])
+    def visits(payments: DataFrame) -> Any:
+        sessions = hr.windowed(payments.withColumnRenamed("id", "bucket"), hr.session("1 minute"))
+        each = sessions.agg(n=hr.count(), buckets=hr.collect("bucket"))
+        return {"many": each.filter("n > 1"), "few": each.filter("n = 1")}
+
+    with headrace_harness(app) as harness:
+        harness.send("payments", payment("1", 1), payment("2", 2), payment("3", 3, "b"))
+        harness.advance(at(600))
+        for node in ("counted", "visits"):
+            assert [(row["card"], row["n"]) for row in harness.rows(f"{node}.many")] == [("a", 2)]
+            assert [(row["card"], row["n"]) for row in harness.rows(f"{node}.few")] == [("b", 1)]
+        assert harness.rows("visits.many")[0]["buckets"] == ["1", "2"]
+
+
 def test_sliding_windows_answer_each_event_once_time_has_passed_it(headrace_harness: Callable[..., Harness]) -> None:
     app = app_with_payments()
 

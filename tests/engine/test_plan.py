@@ -331,6 +331,34 @@ def test_windows_that_change_are_read_as_a_table(spark: SparkSession, config: Ru
     assert "the rows of nameless come out again when they change, and it has no key to know them by" in problem
 
 
+def test_windows_that_change_are_known_by_more_than_their_card(spark: SparkSession, config: RunConfig) -> None:
+    app = new_app()
+    payments_of(app)
+    minute = hr.tumbling("1 minute")
+
+    @app.view(key="card")
+    def newest(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).having("n > 1")
+
+    @app.table(key="card")
+    def corrected(payments: DataFrame) -> Any:
+        return windowed(payments, minute, late="correct", until="1 day").agg(n=hr.count())
+
+    @app.view(key="card")
+    def closed(payments: DataFrame) -> Any:
+        return windowed(payments, minute, emit="final").agg(n=hr.count())
+
+    @app.view(key="card")
+    def on_purpose(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).select("card", "n")
+
+    told = problems(app, spark, config)
+    assert len(told) == 2
+    for problem, name in zip(told, ("newest", "corrected"), strict=True):
+        assert f"{name!r}: its rows come out again when they change, and its key, without 'window_start', is" in problem
+        assert "say key=['card', 'window_start']" in problem
+
+
 def test_ingestion_time_is_the_brokers_or_is_refused(spark: SparkSession, config: RunConfig) -> None:
     app = new_app()
     app.topic("appended", DDL, event_time=hr.ingestion_time())

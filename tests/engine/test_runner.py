@@ -459,3 +459,35 @@ def test_causes_are_said_in_a_line() -> None:
     assert cause_of(RuntimeError(java)) == "c.D: second"
     assert cause_of(RuntimeError("plain")) == "RuntimeError: plain"
     assert cause_of(hr.Unreachable("away", next_step="wait")) == "away; wait"
+
+
+def test_a_table_that_is_yet_to_be_made_is_there_before_the_first_event(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_with_events(prefix)
+    app.topic("homes", "k STRING, home STRING", key="k")
+
+    def slowly(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            time.sleep(3 if batch.num_rows else 0)
+            yield batch
+
+    @app.stream(key="k")
+    def checked(homes: DataFrame) -> DataFrame:
+        return homes.mapInArrow(slowly, homes.schema)
+
+    @app.table(key="k")
+    def known_homes(checked: DataFrame) -> DataFrame:
+        return checked
+
+    @app.stream(key="k")
+    def placed(events: DataFrame, known_homes: Any) -> DataFrame:
+        return hr.enrich(events, known_homes, on="k", as_of="now")
+
+    homes = [{"k": f"k{n}", "home": f"h{n}"} for n in range(5)]
+    for topic, sent in (("homes", homes), ("events", [event(n) for n in range(40)])):
+        send(config.kafka_address, f"{prefix}{topic}", sent, key="k")
+    with run(app, config, spark) as runner:
+        runner.process_all_available()
+        found = rows(config.kafka_address, f"{prefix}placed")
+    assert sorted((row["n"], row["home"]) for row in found) == [(n, f"h{n % 5}") for n in range(40)]

@@ -37,6 +37,10 @@ def test_two_tables_stay_joined_as_either_changes(headrace_harness: Callable[...
     def profiles(customers: Table, ratings: Table) -> Table:
         return hr.join(customers, ratings, on={"customer": "who"}, how="full")
 
+    @app.view(key="id")
+    def ordered(customers: Table, orders: Table) -> Table:
+        return hr.join(customers, orders, on="customer", how="right")
+
     @app.stream(key="customer")
     def pairs(orders: Table, ratings: Table) -> DataFrame:
         return hr.join(orders, ratings, on={"customer": "who"}).changes
@@ -47,11 +51,13 @@ def test_two_tables_stay_joined_as_either_changes(headrace_harness: Callable[...
         return {tuple(row[name] for name in columns) for row in harness.rows(node)}
 
     harness.send(orders, {"id": "1", "customer": "a", "total": 5}, {"id": "2", "customer": "b", "total": 6})
+    harness.send(orders, {"id": "4", "customer": None, "total": 1})
     harness.send(customers, {"customer": "a", "name": "Ann"}, {"customer": "c", "name": "Cem"})
     harness.send(ratings, {"who": "a", "stars": 5}, {"who": "d", "stars": 1})
     harness.settle()
     assert of("named", "id", "total", "name") == {("1", 5, "Ann")}
-    assert of("perhaps_named", "id", "name") == {("1", "Ann"), ("2", None)}
+    assert of("perhaps_named", "id", "name") == {("1", "Ann"), ("2", None), ("4", None)}
+    assert of("ordered", "id", "name") == {("1", "Ann"), ("2", None), ("4", None)}
     assert of("profiles", "customer", "name", "stars") == {("a", "Ann", 5), ("c", "Cem", None), ("d", None, 1)}
 
     harness.send(customers, {"customer": "a", "name": "Eve"}, {"customer": "b", "name": "Bob"})
@@ -59,7 +65,8 @@ def test_two_tables_stay_joined_as_either_changes(headrace_harness: Callable[...
     harness.send(orders, {"id": "3", "customer": "a", "total": 8})
     harness.settle()
     assert of("named", "id", "total", "name") == {("1", 7, "Bob"), ("2", 6, "Bob"), ("3", 8, "Eve")}
-    assert of("perhaps_named", "id", "name") == {("1", "Bob"), ("2", "Bob"), ("3", None)}
+    assert of("perhaps_named", "id", "name") == {("1", "Bob"), ("2", "Bob"), ("3", None), ("4", None)}
+    assert of("ordered", "id", "name") == {("1", "Bob"), ("2", "Bob"), ("3", "Eve"), ("4", None)}
 
     harness.restart()
     harness.send(customers, None, key="b")
@@ -67,7 +74,8 @@ def test_two_tables_stay_joined_as_either_changes(headrace_harness: Callable[...
     harness.send(ratings, None, key="a")
     harness.settle()
     assert of("named", "id") == set()
-    assert of("perhaps_named", "id", "name") == {("1", None), ("2", None)}
+    assert of("perhaps_named", "id", "name") == {("1", None), ("2", None), ("4", None)}
+    assert of("ordered", "id", "name") == {("1", None), ("2", None), ("4", None)}
     assert of("profiles", "customer", "name", "stars") == {("a", "Eve", None), ("c", "Cem", None), ("d", None, 1)}
     told = [(row["id"], row["customer"], row["_deleted"]) for row in harness.rows(pairs)]
     assert told[0] == ("1", "a", False)

@@ -210,9 +210,18 @@ def test_what_makes_no_sense_is_refused_with_the_next_step(payments: Payments) -
     assert "nothing to compute" in refused(cut.agg)
     assert "there is no column 'amuont'; did you mean 'amount'?" in refused(cut.agg, total=hr.sum("amuont"))
     assert "'card' is taken" in refused(cut.agg, card=hr.count())
+    assert "'CARD' is taken" in refused(cut.agg, CARD=hr.count())
+    assert "'N' is taken" in refused(cut.agg, n=hr.count(), N=hr.count())
+    assert "sum of string: that is no number" in refused(cut.agg, total=hr.sum("tag"))
     assert "n is int, no aggregate" in refused(cut.agg, n=1)
 
 
 def test_by_takes_no_name_of_the_result(payments: Payments) -> None:
     rows = payments.rows.withColumnRenamed("tag", "window_end")
     assert "rename the column" in refused(windowed, rows, hr.tumbling("1 minute"), by=["window_end"])
+    assert "the rows have 'window_end'" in refused(windowed(rows, hr.sliding("1 minute")).agg, n=hr.count())
+    told = payments.rows.withColumnRenamed("tag", "Revision")
+    cut = windowed(told, hr.sliding("1 minute"), emit="changes")
+    assert "the rows have 'Revision', which is what a window's result has itself" in refused(cut.agg, n=hr.count())
+    by = windowed(told, hr.tumbling("1 minute"), by="Revision", late="correct", until="1 day")
+    assert "the rows have 'Revision'" in refused(by.agg, n=hr.count())

@@ -117,6 +117,15 @@ class Cluster:
         """The high watermarks: open transactions are counted as well."""
         return self._offsets(topics, OffsetSpec.latest())
 
+    def filled(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """The ends of those partitions that hold records."""
+        names = [*topics]
+        beginnings = self.beginnings(names)
+        return {
+            topic: {partition: end for partition, end in ends.items() if end > beginnings[topic][partition]}
+            for topic, ends in self.ends(names).items()
+        }
+
     def offsets_at(self, topic: str, milliseconds: int) -> dict[int, int]:
         """The first record of each partition that is not older; its end where all are."""
         ends = self.ends([topic])[topic]

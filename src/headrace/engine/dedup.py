@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from headrace.engine.encoding import named
-from headrace.engine.joining import JoinUse, check_streams, columns_on, event_time, note, span_of
+from headrace.engine.joining import JoinUse, check_streams, columns_of, event_time, note, span_of
 from headrace.engine.marks import marked_event_time
 from headrace.operators.dedup import Dedup
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted
@@ -22,7 +22,7 @@ def dedup(stream: DataFrame, *, on: str | Sequence[str], within: DurationLike | 
     """
     call = "dedup()"
     check_streams(call, stream=stream)
-    names = tuple(columns_on(call, on, ("stream", stream.columns), ("stream", stream.columns)))
+    names = columns_of(call, on, "stream", stream.columns)
     span = span_of(call, within, "how far apart the like may be")
     time = event_time(call, stream)
     operator = Dedup(on=names, time=time, within_us=span.microseconds, input=arrow_schema(stream.schema))

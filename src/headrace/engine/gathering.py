@@ -5,7 +5,16 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from headrace.engine.encoding import named
-from headrace.engine.joining import JoinUse, check_streams, check_types, columns_on, event_time, note, span_of
+from headrace.engine.joining import (
+    JoinUse,
+    check_streams,
+    check_types,
+    columns_of,
+    columns_on,
+    event_time,
+    note,
+    span_of,
+)
 from headrace.engine.marks import feed_of, marked_event_time
 from headrace.errors import InputError
 from headrace.operators.gathering import GATHERED_AT, MISSING, Gather
@@ -31,7 +40,7 @@ def gather(
         raise InputError(f"{call} takes two parts or more", next_step="name them: hr.gather(paid, packed, on=...)")
     check_streams(call, **{f"part {number}": part for number, part in enumerate(parts, start=1)})
     first = parts[0]
-    keys = tuple(columns_on(call, on, ("first part", first.columns), ("first part", first.columns)))
+    keys = columns_of(call, on, "first part", first.columns)
     for number, part in enumerate(parts[1:], start=2):
         columns_on(call, keys, ("first part", first.columns), (f"part {number}", part.columns))
         check_types(call, {name: name for name in keys}, first, part)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from pyspark.sql import DataFrame
 
 from headrace.engine.marks import event_times_of, is_windowed
+from headrace.engine.results import Result
 from headrace.engine.tables import Table
 from headrace.errors import InputError
 from headrace.topology import Duration
@@ -24,6 +25,7 @@ __all__ = [
     "check_streams",
     "check_types",
     "chosen",
+    "columns_of",
     "columns_on",
     "duration",
     "event_time",
@@ -108,6 +110,13 @@ def columns_on(
     return pairs
 
 
+def columns_of(call: str, on: str | Sequence[str], side: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns that must agree, where they are called the same wherever they are."""
+    if isinstance(on, Mapping):
+        raise InputError(f"{call}: on is {dict(on)!r}", next_step="name a column or several, called the same in each")
+    return tuple(columns_on(call, on, (side, columns), (side, columns)))
+
+
 def check_types(call: str, pairs: Mapping[str, str], left: DataFrame, right: DataFrame) -> None:
     """Unlike types would be compared as a third one, and equal keys be kept apart."""
     for one, another in pairs.items():
@@ -179,6 +188,11 @@ def check_streams(call: str, **streams: Any) -> None:
             raise InputError(
                 f"{call}: {name} is a table, and this takes streams",
                 next_step="write hr.enrich(stream, table, on=...), or take the table's .changes",
+            )
+        if isinstance(stream, Result):
+            raise InputError(
+                f"{call}: {name} is a windowed result whose rows may be late or come out again",
+                next_step="return it, and put this in the next node",
             )
         if not isinstance(stream, DataFrame):
             raise InputError(f"{call}: {name} is {type(stream).__name__}, and this takes DataFrames")

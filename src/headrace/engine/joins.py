@@ -1,6 +1,6 @@
 """`hr.join` and `hr.merge`: events brought together with other events, and tables with tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import overload
@@ -23,7 +23,7 @@ from headrace.engine.joining import (
     note,
     span_of,
 )
-from headrace.engine.marks import marked_time
+from headrace.engine.marks import event_times_of, marked_time
 from headrace.engine.parsing import interval
 from headrace.engine.table_joins import join_tables
 from headrace.engine.tables import Table
@@ -88,6 +88,10 @@ def join(
     earlier, later = named(left_time), named(RIGHT + right_time)
     near = (later >= earlier - interval(span)) & (later <= earlier + interval(span))
     equal = [named(one) == named(RIGHT + another) for one, another in pairs.items()]
+    if kind is How.FULL:
+        # Spark keeps rows of null keys for what has no partner, and would find them equal: of a full join alone, since
+        # it filters null keys out where only one side may be without.
+        equal += [named(one).isNotNull() for one in pairs]
     joined = left.join(other, reduce(and_, equal) & near, kind.value)
     known = (
         F.when(later.isNull(), earlier + interval(span))
@@ -121,9 +125,18 @@ def merge(*streams: DataFrame, idle: DurationLike = "1 minute") -> DataFrame:
                 f"{ours.get(odd, 'nothing')}",
                 next_step="select the same columns of each",
             )
+        if (ours_at := event_times_of(first)) != (theirs_at := event_times_of(stream)):
+            raise InputError(
+                f"merge(): the event time of {place} is {_listed(theirs_at)}, and that of stream 1 {_listed(ours_at)}",
+                next_step="give them the same column of event time",
+            )
     pause = duration("merge()", "idle", idle)
     note(JoinUse({"merge": len(streams)}, idle=pause))
     return reduce(DataFrame.unionByName, streams)
+
+
+def _listed(times: Sequence[str]) -> str:
+    return ", ".join(map(repr, times)) or "none"
 
 
 def _side_by_side(name: str, pairs: Mapping[str, str], how: How) -> Column:

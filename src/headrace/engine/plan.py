@@ -1,5 +1,6 @@
 """The whole topology analysed by Spark before any query starts: every node's rows, or every problem there is."""
 
+import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +34,16 @@ from headrace.engine.joining import JoinUse, uses_of_joins
 from headrace.engine.marks import is_window_time, output_time
 from headrace.engine.outputs import outputs_of, read_output
 from headrace.engine.parsing import Shape
-from headrace.engine.results import Result, check_key, late_rows, result_records, result_rows, revises, shown
+from headrace.engine.results import (
+    Result,
+    check_identity,
+    check_key,
+    late_rows,
+    result_records,
+    result_rows,
+    revises,
+    shown,
+)
 from headrace.engine.session import runs_here
 from headrace.engine.sources import REJECTS_SCHEMA, Reading, RejectsReader, is_rejects, read
 from headrace.engine.tables import Table
@@ -69,8 +79,12 @@ from headrace.topology.nodes import LATE
 
 __all__ = ["PlannedQuery", "RejectedFeed", "plan"]
 
-# Headrace itself, and wherever packages are installed.
-NOT_THE_USERS = (str(Path(headrace.__file__).parent), str(Path(pyspark.__file__).parent.parent))
+# Headrace itself, Python's own library, and wherever packages are installed.
+NOT_THE_USERS = (
+    str(Path(headrace.__file__).parent),
+    str(Path(pyspark.__file__).parent.parent),
+    sysconfig.get_paths()["stdlib"],
+)
 
 
 @dataclass(frozen=True)
@@ -135,6 +149,8 @@ class PlannedQuery:
     like all others, of a view as a record in the column `_late`, which is null in the view's own rows."""
     explained: tuple[str, ...] = ()
     """Who computes its windows, and why, in words."""
+    looked_up: tuple[QueryNode, ...] = ()
+    """The nodes whose tables its events are looked up in."""
     held: Duration | None = None
     """How far behind its watermark its rows may be; None where that is not known."""
 
@@ -217,6 +233,11 @@ class _Planner:
         again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
         changes = again or isinstance(node, View) or is_table(node)
         outputs = {channel: read_output(node, rows, changes) for channel, rows in given.items()}
+        if result is None:
+            for window in windows:
+                if window.revises and window.why_operator is None:
+                    for rows, _, _ in outputs.values():
+                        check_identity(window.identity, rows.columns, node.key)
         late, late_schema = Channel(node, LATE, node.place), {}
         if result is not None:
             check_key(result, node.key)
@@ -264,6 +285,7 @@ class _Planner:
                 *(window.explain() for window in windows),
                 *(join.explained for join in joins if join.explained),
             ),
+            looked_up=self._looked_up(feeds, joins),
             held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
         )
 
@@ -299,6 +321,12 @@ class _Planner:
             idle=idle,
             writer=upstream.name if isinstance(upstream, Stream) else None,
         )
+
+    def _looked_up(self, feeds: tuple[Feed, ...], joins: list[JoinUse]) -> tuple[QueryNode, ...]:
+        if not any("enrich" in join.described for join in joins):
+            return ()
+        tables = [feed for feed in feeds if feed in self._written and self._written[feed].is_table]
+        return tuple(node for feed in tables if isinstance(node := node_of(feed), QueryNode))
 
     def _rejected(self, reading: Reading, frame: DataFrame) -> RejectedFeed:
         metric = reading.metric if places_of(frame, reading.feed) == 1 else None

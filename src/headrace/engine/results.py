@@ -26,6 +26,7 @@ __all__ = [
     "LATE_RECORD",
     "LateRows",
     "Result",
+    "check_identity",
     "check_key",
     "late_rows",
     "result_of",
@@ -100,6 +101,8 @@ class Result:
         return list(shown(self).columns)
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name == "_jdf":
+            _refuse("cannot be joined or united")  # what Spark asks for of whatever it is given as a DataFrame
         if name.startswith("_"):
             raise AttributeError(f"a windowed result has no attribute {name!r}")
         _refuse(f"has no .{name}")
@@ -176,6 +179,22 @@ def check_key(result: Result, key: Sequence[str]) -> None:
         raise InputError(
             f"its rows are deleted one by one, and its key, without {missing}, is that of several",
             next_step=proposed,
+        )
+    if result._revises:
+        check_identity(result._identity, shown(result).columns, key)
+
+
+def check_identity(identity: Sequence[str], columns: Sequence[str], key: Sequence[str]) -> None:
+    """Refuse a key that several rows share which change each for itself: the last to change would stand for all.
+
+    What of their identity is not among the columns, the user has given up on purpose.
+    """
+    missing = [name for name in identity if name in columns and name not in key]
+    if key and missing:
+        raise InputError(
+            f"its rows come out again when they change, and its key, without {', '.join(map(repr, missing))}, is that "
+            "of several",
+            next_step=f'say key={[*key, *missing]!r}, or say emit="final", or leave the column out',
         )
 
 

@@ -21,7 +21,18 @@ from headrace.engine.progress import NodeProgress
 from headrace.engine.session import LOCAL, runs_here, start_session
 from headrace.engine.topics import ensure_inputs, ensure_markers, ensure_outputs, read_topics, real_time_slots
 from headrace.errors import CheckpointError, KafkaError, NodeFailed
-from headrace.topology import App, Duration, Latency, Schema, StateStore, Stream, Topology, View
+from headrace.topology import (
+    App,
+    Duration,
+    Latency,
+    QueryNode,
+    Schema,
+    StateStore,
+    Stream,
+    Topology,
+    View,
+    node_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +96,7 @@ class Runner:
             for run in self._runs:
                 run.open()
             for run in self._runs:
-                run.start()
+                run.start(self._before(run), cluster)
         except BaseException:
             self.stop()
             raise
@@ -188,6 +199,17 @@ class Runner:
             on_cluster = not runs_here(planned.frame.sparkSession)
             sink = topic_sink(node, config, cluster, checkpoint, prefix, by_tasks=on_cluster)
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node))
+
+    def _before(self, run: "NodeRun") -> "list[NodeRun]":
+        """The nodes that make the tables a node's events are looked up in, upstreams first."""
+        makers, left = set(), [*run.looked_up]
+        while left:
+            node = left.pop()
+            if node not in makers:
+                makers.add(node)
+                upstreams = (node_of(feed) for feed in self.topology.feeds(node))
+                left += [upstream for upstream in upstreams if isinstance(upstream, QueryNode)]
+        return [other for other in self._runs if other.node in makers]
 
     def _check_checkpoints(self, planned: "list[PlannedQuery]", cluster_id: str) -> None:
         """Whether all fit, so that none is set aside or moved on for a run that another one prevents."""

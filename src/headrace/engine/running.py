@@ -1,7 +1,7 @@
 """One node while the app runs: its query, watched, and started again as long as there is hope."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from threading import Event, Lock, Thread
 
@@ -12,14 +12,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.engine.causes import advice_on, cause_of, is_away
 from headrace.engine.checkpoints import Checkpoint
-from headrace.engine.config import RunConfig
+from headrace.engine.cluster import Cluster
+from headrace.engine.config import Offsets, RunConfig
 from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.plan import PlannedQuery
 from headrace.engine.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.topics import Sink, records_of
-from headrace.errors import EngineError, NodeFailed, ViewChanged
-from headrace.topology import Duration, Schema
+from headrace.errors import EngineError, KafkaError, NodeFailed, ViewChanged
+from headrace.topology import Duration, QueryNode, Schema
 
 __all__ = ["NodeRun", "cause_of", "prepare_session"]
 
@@ -61,6 +62,7 @@ class NodeRun:
         self._sink_error: BaseException | None = None
         self._stopping = Event()
         self._writing = Lock()
+        self._before: list[tuple[NodeRun, Cluster]] = []
         self._thread = Thread(target=self._look_after, name=f"headrace {self.node.name}", daemon=True)
 
     def open(self) -> None:
@@ -68,13 +70,23 @@ class NodeRun:
         if self._sink is not None:
             self._sink.open()
 
-    def start(self) -> None:
-        self._start_query()
+    def start(self, before: "Sequence[NodeRun]", cluster: Cluster) -> None:
+        """Start the query, once those that make the tables it looks events up in have caught up, upstreams first.
+
+        A table that others write to is read whole before the first event: so is one that has yet to be made.
+        """
+        self._before = [(run, cluster) for run in before]
+        if not before:
+            self._start_query()
         self._thread.start()
 
     @property
     def name(self) -> str:
         return self.node.name
+
+    @property
+    def looked_up(self) -> tuple[QueryNode, ...]:
+        return self._planned.looked_up
 
     @property
     def marked(self) -> tuple[MarkedTopic, ...]:
@@ -205,12 +217,36 @@ class NodeRun:
                 raise
 
     def _look_after(self) -> None:
-        while not self._stopping.wait(POLL):
-            error = self._error()
+        error = self._start_after_others()
+        while True:
             while error is not None and not self._stopping.is_set():
                 if not self._may_try_again(error):
                     return
                 error = self._try_again()
+            if self._stopping.wait(POLL):
+                return
+            error = self._error()
+
+    def _start_after_others(self) -> BaseException | None:
+        for other, cluster in self._before:
+            other._await_caught_up(cluster, self._stopping)
+        return self._try_again() if self._before and not self._stopping.is_set() else None
+
+    def _await_caught_up(self, cluster: Cluster, stopping: Event) -> None:
+        """Until all has been written that comes of what its topics hold now."""
+        wanted: Offsets | None = None
+        while not stopping.is_set():
+            try:
+                wanted = wanted or cluster.filled(self.tracker.topics)
+                if all(
+                    self.position(topic).get(partition, 0) >= end
+                    for topic, partitions in wanted.items()
+                    for partition, end in partitions.items()
+                ):
+                    return
+            except KafkaError:
+                pass  # it is away, and will be asked again
+            stopping.wait(POLL)
 
     def _error(self) -> BaseException | None:
         """Why the query ended; None while it runs."""
@@ -260,3 +296,6 @@ class NodeRun:
 def prepare_session(spark: SparkSession) -> None:
     """What the queries of a run need of a session, whoever made it."""
     spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
+    # Where a plan holds the same part twice, Spark would read the second from the first's shuffle, and does not see the
+    # watermark through that: the operator above it would wait for ever.
+    spark.conf.set("spark.sql.exchange.reuse", "false")

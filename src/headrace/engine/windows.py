@@ -20,7 +20,8 @@ from headrace.engine.marks import event_times_of, is_windowed, key_of, lateness_
 from headrace.engine.results import LateRows, Result, result_of
 from headrace.engine.window_operators import Applied, WindowSpec, input_of, operator_of
 from headrace.errors import InputError
-from headrace.operators.hosting import buckets_of, hosted, spark_schema
+from headrace.operators.aggregates import result_type
+from headrace.operators.hosting import arrow_schema, buckets_of, hosted, spark_schema
 from headrace.operators.operator import LATE, RESULTS
 from headrace.topology import (
     Aggregate,
@@ -45,8 +46,11 @@ __all__ = ["WINDOW_END", "WINDOW_START", "WindowUse", "Windowed", "WindowedRows"
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 WINDOW = "_window"
-RESERVED = ("revision", "_deleted", "_before", "_opens", "_closes")
-"""What an operator's own columns are called."""
+AGAIN = ("revision", "_deleted", "_before")
+"""What an operator adds to rows that come out again."""
+CONDITIONS = ("_opens", "_closes")
+"""What it adds to rows that open and close sessions."""
+RESERVED = (WINDOW_START, WINDOW_END, *AGAIN, *CONDITIONS)
 NO_TIME = Duration(0)
 
 C = TypeVar("C")
@@ -62,6 +66,15 @@ class WindowUse:
     why_operator: str | None
     """Why an operator of Headrace's own computes it; None where Spark's window does."""
     buckets: int
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell the rows of its windows apart."""
+        return (*self.spec.by, WINDOW_START)
+
+    @property
+    def revises(self) -> bool:
+        return self.spec.revises
 
     def describe(self) -> dict[str, Any]:
         spec = self.spec
@@ -150,8 +163,9 @@ class Windowed:
         again, it gives no DataFrame but a result that has `.having`, `.select` and `.with_columns`.
         """
         taken = self.stream.columns if isinstance(self.window, Sliding) else self.by
-        _check_aggregates(aggregates, self.stream.columns, taken)
+        _check_aggregates(aggregates, self.stream, taken)
         spec = self._spec(aggregates)
+        _check_columns(self.stream.columns, taken, spec)
         why = _why_operator(spec)
         self._note(spec, why)
         return self._operated(spec) if why is not None else self._native(spec)
@@ -325,20 +339,40 @@ def _event_time(stream: DataFrame) -> str:
     return times[0]
 
 
-def _check_aggregates(aggregates: dict[str, Aggregate], columns: Sequence[str], taken: Sequence[str]) -> None:
+def _check_columns(columns: Sequence[str], kept: Sequence[str], spec: WindowSpec) -> None:
+    """Refuse columns of the rows that are called as those are which a window adds to them, as Spark reads names."""
+    added = {
+        *((WINDOW_START, WINDOW_END) if isinstance(spec.window, Sliding) else ()),
+        *(AGAIN if spec.revises else ()),
+    }
+    clash = [name for name in kept if name.casefold() in added]
+    if isinstance(spec.window, EventSession):
+        clash += [name for name in columns if name.casefold() in CONDITIONS]
+    if clash:
+        raise InputError(
+            f"windowed(): the rows have {clash[0]!r}, which is what a window's result has itself",
+            next_step=f"rename it before: .withColumnRenamed({clash[0]!r}, ...)",
+        )
+
+
+def _check_aggregates(aggregates: dict[str, Aggregate], stream: DataFrame, taken: Sequence[str]) -> None:
     if not aggregates:
         raise InputError("agg() was given nothing to compute", next_step="write agg(n=hr.count())")
+    columns, names = stream.columns, {name.casefold() for name in (*taken, *RESERVED)}
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise InputError(
                 f"agg(): {name} is {type(aggregate).__name__}, no aggregate",
                 next_step="write hr.count() or one of its kin; Spark's own go with groupBy(F.window(...))",
             )
-        if name in (*taken, WINDOW_START, WINDOW_END, *RESERVED):
-            raise InputError(f"agg(): {name!r} is taken by the window's own column", next_step="choose another name")
+        if name.casefold() in names:
+            raise InputError(f"agg(): {name!r} is taken by another column", next_step="choose another name")
+        names.add(name.casefold())
         if aggregate.column is not None and aggregate.column not in columns:
             step = did_you_mean(aggregate.column, columns)
             raise InputError(f"agg(): {aggregate}: there is no column {aggregate.column!r}", next_step=step)
+        if aggregate.column is not None:
+            result_type(aggregate.kind, arrow_schema(stream.select(named(aggregate.column)).schema)[0].type)
 
 
 def _span(window: Window, time: str) -> Column:

@@ -24,7 +24,18 @@ from pyspark.sql.types import StructType
 from headrace.errors import CheckpointError, InputError
 from headrace.operators.chunks import packed, unpacked
 from headrace.operators.operator import BEGINNING, RESULTS, Operator, Step
-from headrace.operators.packing import BUCKET, OUTPUT, PACKED_DDL, column_of, packer, pieces, spread, tagger, unpacker
+from headrace.operators.packing import (
+    BUCKET,
+    BUCKET_BESIDE,
+    OUTPUT,
+    PACKED_DDL,
+    column_of,
+    packer,
+    pieces,
+    spread,
+    tagger,
+    unpacker,
+)
 
 __all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_schema"]
 
@@ -84,7 +95,7 @@ def hosted(
     for name, schema in operator.inputs.items():
         place = F.pmod(F.xxhash64(*keys[name]), F.lit(buckets)) if keys[name] else F.lit(0)
         columns = [F.col(f"`{column.replace('`', '``')}`") for column in schema.names]
-        rows = inputs[name].select(F.get(numbers, place.cast("int")).alias(BUCKET), *columns)
+        rows = inputs[name].select(F.get(numbers, place.cast("int")).alias(BUCKET_BESIDE), *columns)
         packs.append(rows.mapInArrow(packer(name, schema), PACKED_DDL))
     united = packs[0]
     for pack in packs[1:]:

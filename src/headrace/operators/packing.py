@@ -13,11 +13,24 @@ import pyarrow as pa
 from headrace.operators.chunks import packed, unpacked
 from headrace.operators.operator import RESULTS
 
-__all__ = ["BUCKET", "OUTPUT", "PACKED_DDL", "column_of", "packer", "pieces", "spread", "tagger", "unpacker"]
+__all__ = [
+    "BUCKET",
+    "BUCKET_BESIDE",
+    "OUTPUT",
+    "PACKED_DDL",
+    "column_of",
+    "packer",
+    "pieces",
+    "spread",
+    "tagger",
+    "unpacker",
+]
 
 Mapped = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 BUCKET, OUTPUT = "bucket", "output"
+BUCKET_BESIDE = "_headrace_bucket"
+"""What the bucket is called as long as it stands among a user's columns."""
 PACKED_DDL = "bucket INT, input STRING, place BIGINT, rows BINARY"
 """`place` is the order of arrival: a shuffle keeps none."""
 PACKED = pa.schema(
@@ -72,7 +85,7 @@ def packer(name: str, schema: pa.Schema) -> Mapped:
         for rows in _gathered(batches):
             table = rows.select(schema.names).cast(schema)
             buckets, blobs = [], []
-            for bucket, part in _parted(table, rows.column(BUCKET).to_numpy()):
+            for bucket, part in _parted(table, rows.column(BUCKET_BESIDE).to_numpy()):
                 buckets.append(bucket)
                 blobs.append(packed(part))
             count = len(blobs)

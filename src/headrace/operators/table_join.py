@@ -62,8 +62,12 @@ class TableJoin:
         """The columns by which a row of the result is known.
 
         Which right row stands beside a left one follows from the left key as far as `on` is the right key, and such
-        columns are left out; where a right row may stand alone they are what it is known by.
+        columns are left out; where a right row may stand alone they are what it is known by. Where each right row is
+        there, beside the one left row that it may have, the right key is enough, and what it is on may be null.
         """
+        names = {there: here for here, there in self.on}
+        if self.how == "right" and {*self.left_key} <= {*names.values()}:
+            return tuple(names.get(name, name) for name in self.right_key)
         of_on = [here for here, there in self.on if there in self.right_key and self.how in ("right", "full")]
         of_right = [name for name in self._right_columns if name in self.right_key]
         return tuple(dict.fromkeys([*self.left_key, *of_on, *of_right]))

@@ -114,11 +114,14 @@ def session(
     *,
     opens: str | None = None,
     timeout: DurationLike | None = None,
-    since: str = "last",
+    since: str | None = None,
     closes: str | None = None,
 ) -> GapSession | EventSession:
-    """Bursts of activity: by a `gap` of silence, or from an event that `opens` one until a `timeout`."""
-    if gap is not None and opens is None and timeout is None and closes is None:
+    """Bursts of activity: by a `gap` of silence, or from an event that `opens` one until a `timeout`.
+
+    The timeout counts `since` the last event, unless that is said to be the first.
+    """
+    if gap is not None and opens is None and timeout is None and closes is None and since is None:
         return GapSession(_span("a session's gap", gap))
     if gap is not None or opens is None or timeout is None:
         raise InputError(
@@ -129,7 +132,7 @@ def session(
         if condition is not None and not condition.strip():
             raise InputError(f"a session's `{name}` is empty", next_step="write a condition in SQL")
     try:
-        counted_from = Since(since)
+        counted_from = Since.LAST if since is None else Since(since)
     except ValueError:
         step = did_you_mean(str(since), [choice.value for choice in Since])
         raise InputError(f"a session's `since` is {since!r}", next_step=step) from None
