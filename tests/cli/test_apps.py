@@ -63,6 +63,17 @@ def test_every_problem_is_a_line_with_file_and_line(headrace_alone: Headrace) ->
     assert not (headrace_alone.folder / ".headrace").exists()
 
 
+@pytest.mark.parametrize(
+    "needs_spark", ['@F.udf("int")\ndef twice(n):\n    return 2 * n', 'LARGE = F.col("amount") > 100']
+)
+def test_what_needs_spark_while_the_file_is_loaded(good: Headrace, needs_spark: str) -> None:
+    """A process of its own: where a test has started Spark, nothing is missing."""
+    (good.folder / "fraud.py").write_text(f"from pyspark.sql import functions as F\n{needs_spark}\n{GOOD}")
+    complaint = good("check", "fraud.py").stderr.splitlines()[0]
+    assert complaint.startswith("fraud.py:2: the file fails while it is loaded: ")
+    assert complaint.endswith("give a UDF its type as a class, such as IntegerType(), or do this inside the function")
+
+
 def test_the_drawing_in_the_terminal_and_as_mermaid(good: Headrace) -> None:
     text = good.ok("graph", "fraud.py")
     assert "└─▶ large  stream" in text

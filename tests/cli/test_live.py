@@ -78,6 +78,25 @@ def test_a_log_tells_news_at_once_and_progress_now_and_then(
     assert printed.count("batch 13") in (1, 2)
 
 
+def test_a_log_tells_an_error_once_until_there_is_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(live, "LOOK_EVERY", 0.01)
+    now: list[Any] = [NODE]
+    display = live.Display()
+
+    def told(state: NodeState, errors: int, last_error: str) -> str:
+        now[:] = [replace(NODE, state=state, errors=errors, last_error=last_error)]
+        return wait_for(capsys, f"{errors} errors")
+
+    with display.showing(lambda: now):
+        time.sleep(0.1)
+        assert "the last: oh" in told(NodeState.RESTARTING, 1, "oh")
+        assert told(NodeState.RUNNING, 1, "oh").endswith("1 errors\n")
+        assert told(NodeState.RESTARTING, 2, "oh").endswith("2 errors\n")
+        assert "the last: well" in told(NodeState.RESTARTING, 3, "well")
+
+
 def wait_for(capsys: pytest.CaptureFixture[str], text: str) -> str:
     limit = time.monotonic() + 20
     printed = ""

@@ -66,6 +66,14 @@ def test_a_missing_topic_is_named_and_never_created_by_asking(headrace: Headrace
     assert topic not in headrace.ok("topics", "list")
 
 
+def test_a_topic_of_nearly_that_name_is_what_was_meant(headrace: Headrace, topic: str) -> None:
+    headrace.ok("topics", "create", f"{topic}-orders")
+    asked = f"did you mean '{topic}-orders'? or create it with: headrace topics create {topic}-odrers"
+    assert asked in headrace.fails("consume", f"{topic}-odrers")
+    assert "does not exist" in (told := headrace.fails("consume", "zzz"))
+    assert "did you mean" not in told
+
+
 def test_deleting_without_a_person_to_ask_needs_yes(headrace: Headrace, topic: str) -> None:
     headrace.ok("topics", "create", topic)
     assert "add --yes" in headrace.fails("topics", "delete", topic)

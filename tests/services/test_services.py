@@ -95,6 +95,20 @@ def test_a_start_that_fails_half_way_leaves_nothing_running(services: Services) 
     assert pids(services) == {"broker": None, "postgres": None}
 
 
+def test_up_that_fails_half_way_stops_what_it_started_and_nothing_else(services: Services) -> None:
+    (services.home.path / "postgres").write_text("in the way")
+    with pytest.raises(TableError):
+        services.up()
+    assert pids(services) == {"broker": None, "postgres": None}
+    with services.used(kafka=True, postgres=False):
+        before = pids(services)
+        assert before["broker"] is not None
+        with pytest.raises(TableError):
+            services.up()
+        assert pids(services) == before
+    assert pids(services) == {"broker": None, "postgres": None}
+
+
 def test_what_is_up_stays_up_when_a_run_ends(services: Services) -> None:
     services.up()
     before = pids(services)

@@ -1,10 +1,12 @@
 import inspect
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import headrace
 import headrace.topology as hr
 from headrace.topology import Duration, Format, Guarantee, Latency, Schema, StateStore
 
@@ -154,6 +156,31 @@ def test_channels_are_attributes() -> None:
     assert payments.rejected.topic_name == "prod.payments.rejected"
     assert {"eu", "us", "late"} <= set(dir(split))
     assert not hasattr(split, "_private")
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda s: s.flow.rows(), r"stream 'flow' has no method 'rows'; read its rows with app.read\(flow\)"),
+        (lambda s: s.payments.rows(1, x=2), r"topic 'payments' has no method 'rows'; .*app.read\(payments\)"),
+        (lambda s: s.payments.rejected(), r"payments.rejected is a channel, .*app.read\(payments.rejected\)"),
+        (lambda s: s.now.row(), r"view 'now' has no method 'row'; did you mean 'rows'\?"),
+        (lambda s: s.now.all(), r"view 'now' has no method 'all'; known here: get, reader, rows"),
+        (lambda s: s.ticks.rows(), r"rate 'ticks' has no method 'rows'; make an @app.stream or an @app.view of it"),
+    ],
+)
+def test_a_method_that_a_node_does_not_have_is_told(call: Any, complaint: str) -> None:
+    app = headrace.App("fraud")
+    payments, ticks = app.topic("payments", SCHEMA), app.rate("ticks")
+
+    @app.stream
+    def flow(payments: Any) -> Any: ...
+
+    @app.view(key="id")
+    def now(payments: Any) -> Any: ...
+
+    with pytest.raises(headrace.InputError, match=complaint):
+        call(SimpleNamespace(payments=payments, ticks=ticks, flow=flow, now=now))
 
 
 def test_declaring_imports_no_spark_and_opens_nothing() -> None:

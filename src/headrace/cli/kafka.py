@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
 from headrace import GroupInUse, GroupNotFound, InputError, KafkaError, TopicNotFound, Unreachable
 from headrace.cli.output import note
 from headrace.engine.reaching import check_reachable
+from headrace.topology.nearest import nearest
 
 REQUEST_SECONDS = 15.0
 
@@ -114,11 +115,17 @@ class Cluster:
             description: TopicDescription = self.result(future, f"describe topic {name!r}")
             return description
         except TopicNotFound as error:
+            create = f"create it with: headrace topics create {name}"
+            near = nearest(name, self._topic_names(admin))
             raise TopicNotFound(
                 f"topic {name!r} does not exist at {self.address}",
-                next_step=f"create it with: headrace topics create {name}",
+                next_step=create if near is None else f"did you mean {near!r}? or {create}",
                 code=error.code,
             ) from error
+
+    def _topic_names(self, admin: AdminClient) -> list[str]:
+        with self.asked_to("list topics"):
+            return sorted(admin.list_topics(timeout=REQUEST_SECONDS).topics)
 
     def result(self, future: "Future[T]", what: str) -> T:
         with self.asked_to(what):

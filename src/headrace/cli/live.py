@@ -59,6 +59,7 @@ class Display:
         """A node's line every ten seconds while it has something to do, and at once when something happens to it."""
         shown: dict[str, tuple[object, ...]] = {}
         happened: dict[str, tuple[object, ...]] = {}
+        errors: dict[str, str | None] = {}
         looks = 0
         while not ended.wait(LOOK_EVERY):
             looks += 1
@@ -67,8 +68,9 @@ class Display:
                 news = event != happened.get(node.node, event)
                 due = looks % round(LINE_EVERY / LOOK_EVERY) == 0
                 if news or (due and (node.batch, node.lag, node.errors) != shown.get(node.node)):
-                    self.remark(line(node))
+                    self.remark(line(node, is_error_known=node.last_error == errors.get(node.node)))
                     shown[node.node] = (node.batch, node.lag, node.errors)
+                    errors[node.node] = node.last_error
                 happened[node.node] = event
 
 
@@ -108,14 +110,15 @@ def cells(node: "NodeProgress") -> list[str]:
     ]
 
 
-def line(node: "NodeProgress") -> str:
-    """The same in words, for a log."""
+def line(node: "NodeProgress", *, is_error_known: bool = False) -> str:
+    """The same in words, for a log; an error that is known is counted, and not told again."""
     rate, lag, watermark, late, rejected, state, size, batch, errors = cells(node)
     said = [f"{node.node}: {node.state}, {rate} rows/s, lag {lag}"]
     said += [f"watermark {watermark}"] if node.watermark is not None else []
     said += [f"{late} late, {rejected} rejected, {state} state rows ({size})"]
     said += [f"batch {node.batch} took {batch}"] if node.batch is not None else []
-    said += [f"{errors} errors, the last: {node.last_error}"] if node.errors else []
+    if node.errors:
+        said += [f"{errors} errors" if is_error_known else f"{errors} errors, the last: {node.last_error}"]
     return ", ".join(said)
 
 

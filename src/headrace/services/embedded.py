@@ -59,9 +59,14 @@ class Services:
         self._postgres = EmbeddedPostgres(self.home.path / POSTGRES, self.home.logs / "postgres.log")
 
     def up(self) -> Addresses:
-        """Start what does not run, and keep it until `down`."""
+        """Start what does not run, and keep it until `down`. Where one fails, none is left that did not run before."""
         with self.home.changing():
-            addresses = self._start(kafka=True, postgres=True)
+            before = self.addresses()
+            try:
+                addresses = self._start(kafka=True, postgres=True)
+            except BaseException:
+                self._stop(kafka=before.kafka is None, postgres=before.postgres is None)
+                raise
             self.home.write(self.home.read() | {KEPT: True})
         return addresses
 
@@ -135,18 +140,19 @@ class Services:
             self.home.write(noted)
         return self.addresses()
 
-    def _stop(self) -> list[str]:
+    def _stop(self, *, kafka: bool = True, postgres: bool = True) -> list[str]:
         stopped = []
-        if self._postgres.process is not None:
+        if postgres and self._postgres.process is not None:
             self._postgres.stop()
             stopped.append(POSTGRES)
         broker = self._noted_broker()
-        if broker is not None:
+        if kafka and broker is not None:
             self._broker.stop(broker[0])
             stopped.append(BROKER)
-        noted = self.home.read()
-        noted.pop(KEPT, None)
-        self.home.write(noted)
+        if kafka and postgres:
+            noted = self.home.read()
+            noted.pop(KEPT, None)
+            self.home.write(noted)
         return stopped[::-1]
 
     def _noted_broker(self) -> tuple[Any, str] | None:

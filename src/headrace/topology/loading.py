@@ -14,6 +14,9 @@ from headrace.topology.place import Place
 
 __all__ = ["load_app"]
 
+NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_OR_DEFAULT_SESSION")
+"""What PySpark calls it where it wants a session and there is none."""
+
 
 def load_app(path: str | Path, name: str | None = None) -> App:
     """Run the file and return its app; with several, the one whose variable or own name is `name`.
@@ -86,8 +89,25 @@ def _failure(error: Exception | SystemExit, file: Path) -> Error:
             step = 'do so under `if __name__ == "__main__":` alone'
             return _not_loaded(place, "the file ends the program while it is loaded", step)
         case _:
-            said = traceback.format_exception_only(error)[-1].strip()
-            return _not_loaded(place, f"the file fails while it is loaded: {said}", None)
+            said = traceback.format_exception_only(error)[-1].strip().rstrip(".")
+            return _not_loaded(place, f"the file fails while it is loaded: {said}", _advice_on(error))
+
+
+def _advice_on(error: BaseException) -> str | None:
+    if not _wants_spark(error):
+        return None
+    return (
+        "Spark does not run yet while a file is loaded: give a UDF its type as a class, such as IntegerType(), "
+        "or do this inside the function"
+    )
+
+
+def _wants_spark(error: BaseException) -> bool:
+    if isinstance(error, AssertionError):
+        # All that PySpark says of F.col("x") or F.lit(1) without a session.
+        return "pyspark" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
+    condition = getattr(error, "getCondition", None)
+    return condition is not None and condition() in NO_SESSION
 
 
 def _last_line_in(error: BaseException, file: Path) -> Place:

@@ -3,10 +3,12 @@
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
+from headrace.errors import InputError
 from headrace.topology.choices import Format, Guarantee, Latency
 from headrace.topology.duration import Duration
+from headrace.topology.nearest import did_you_mean
 from headrace.topology.place import Place, place_of_caller
 from headrace.topology.schema import Schema
 from headrace.topology.times import EventTime
@@ -82,6 +84,19 @@ class Channel:
     @property
     def topic_name(self) -> str:
         return f"{self.node.topic_name}.{self.name}"
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        """A method that a node does not have was taken for a channel, and is noticed here."""
+        if self.name in self.node.channel_names:
+            raise InputError(f"{self} is a channel, and nothing to call", next_step=f"read it with app.read({self})")
+        methods = [name for name, _ in inspect.getmembers(type(self.node), inspect.isfunction) if name[0] != "_"]
+        if methods:
+            instead = did_you_mean(self.name, methods)
+        elif isinstance(self.node, Topic | Stream):
+            instead = f"read its rows with app.read({self.node}), or make an @app.view of it and ask that"
+        else:
+            instead = "make an @app.stream or an @app.view of it, and read that"
+        raise InputError(f"{self.node.kind} {self.node.name!r} has no method {self.name!r}", next_step=instead)
 
     def __str__(self) -> str:
         return f"{self.node.name}.{self.name}"

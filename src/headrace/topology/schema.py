@@ -43,7 +43,7 @@ class Schema:
             return cls(parse_columns(value))
         if is_model(value):
             return cls(columns_of_model(value))
-        if not isinstance(value, type) and callable(getattr(value, "simpleString", None)):
+        if not isinstance(value, type) and hasattr(type(value), "simpleString"):
             return cls.from_json(json.loads(value.json()))
         raise InputError(
             f"{value!r} is no schema",
