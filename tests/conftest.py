@@ -35,7 +35,12 @@ COMMAND = str(Path(sys.executable).with_name("headrace"))
 @pytest.fixture(scope="session")
 def broker_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker in a process of its own, shared by all tests that bring their own topic names."""
-    settings = {"group.initial.rebalance.delay.ms": "0", "num.partitions": "1"}
+    settings = {
+        "group.initial.rebalance.delay.ms": "0",
+        "num.partitions": "1",
+        # Tests tell of times long ago, by which the broker would find records to be past their retention.
+        "log.retention.check.interval.ms": str(24 * 3600 * 1000),
+    }
     with broker_for_tests(tmp_path_factory.mktemp("broker"), settings) as server:
         yield server.address
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 import headrace as hr
 from headrace.testing import Harness
@@ -67,6 +68,16 @@ def minute(number: int, n: int, total: str) -> dict[str, Any]:
         "n": n,
         "total": Decimal(total),
     }
+
+
+def test_what_happened_long_ago_is_not_past_its_retention(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app)
+    own = {"payments", "large", "large_minutes", "minutes", "hours"}
+    topics = [name for name in harness._topics() if name.partition(".")[0] in own]
+    assert {*own, "payments.rejected"} <= {*topics}
+    asked = harness._admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in topics])
+    kept = {resource.name: future.result(30)["retention.ms"].value for resource, future in asked.items()}
+    assert {name for name, value in kept.items() if value != "-1"} == set()
 
 
 def test_rows_go_through_the_graph_and_time_moves_when_told(headrace_harness: MakeHarness) -> None:

@@ -40,6 +40,8 @@ LIMIT = 30.0
 REAL_TIME_INTERVAL = Duration.of("5 seconds")
 """To settle a real-time node is to wait for the end of its interval: the shortest that Spark takes."""
 REJECTED = "rejected"
+FOR_EVER = {"retention.ms": "-1"}
+"""A test tells of any time, and a broker goes by that when it looks for what is past its retention."""
 
 
 class Harness:
@@ -178,7 +180,7 @@ class Harness:
             home=self._home,
             kafka=addresses.kafka,
             postgres=addresses.postgres if has_views else None,
-            topic_settings={"partitions": str(self._partitions)},
+            topic_settings={"partitions": str(self._partitions), **FOR_EVER},
             create_inputs=True,
             markers=True,
             state_partitions=1,
@@ -217,7 +219,7 @@ class Harness:
             for future in self._admin.delete_topics(old).values():
                 future.result(LIMIT)
         if markers:
-            for future in self._admin.create_topics([NewTopic(name, 1) for name in markers]).values():
+            for future in self._admin.create_topics([NewTopic(name, 1, config=FOR_EVER) for name in markers]).values():
                 future.result(LIMIT)
 
     def _topics(self) -> list[str]:
