@@ -109,7 +109,12 @@ class App(topology.App):
 
         @overload
         def view(
-            self, *, key: KeyLike = None, order_by: KeyLike = None, guarantee: str = "exactly-once"
+            self,
+            *,
+            key: KeyLike = None,
+            order_by: KeyLike = None,
+            guarantee: str = "exactly-once",
+            on_error: str = "stop",
         ) -> Callable[[Function], View]: ...
 
         def view(self, *_: Any, **__: Any) -> Any: ...

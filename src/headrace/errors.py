@@ -4,6 +4,7 @@ Error
 ├── BrokerError          the broker cannot start: its folder, its address or a setting is in the way
 ├── EngineError          Spark cannot run the app: Java, the connector's jars or the cluster is in the way
 │   ├── CheckpointError  a checkpoint does not fit the app, the cluster or the sink, and going on would lose or double
+│   ├── FunctionFailed   a node's function raised on a record; `record`, `place` and `raised` say more
 │   └── NodeFailed       a node kept failing, so the app stopped; `node`, `batch` and `cause` say more
 ├── InputError           a line, a setting or a position that cannot be understood
 ├── KafkaError           a cluster refused, or failed at, what was asked of it
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointError",
     "EngineError",
     "Error",
+    "FunctionFailed",
     "GroupInUse",
     "GroupNotFound",
     "InputError",
@@ -73,6 +75,30 @@ class EngineError(Error):
 
 class CheckpointError(EngineError):
     """A checkpoint does not fit the app, the cluster or the sink: going on would lose or double rows."""
+
+
+class FunctionFailed(EngineError):
+    """A node's function raised on a record."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        next_step: str | None = None,
+        record: str | None = None,
+        place: str | None = None,
+        raised: str | None = None,
+        certain: bool = True,
+    ) -> None:
+        super().__init__(problem, next_step=next_step)
+        self.record = record
+        """The record, as in `orders[0]@17`: topic, partition and offset."""
+        self.place = place
+        """The line of the user's file."""
+        self.raised = raised
+        """The last line of the traceback."""
+        self.certain = certain
+        """Whether it is this record alone, so that trying again does not help."""
 
 
 class NodeFailed(EngineError):

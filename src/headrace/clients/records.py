@@ -10,12 +10,13 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 from headrace.clients.decoding import RowReader
 from headrace.errors import InputError
 from headrace.topology import Channel, Feed, Format, Stream, Topic, is_table
+from headrace.topology.nodes import is_failed
 from headrace.topology.schema import SchemaLike
 
 __all__ = ["Receipt", "Record", "record_of", "record_reader"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-REASON = "headrace-reason"
+REASON, ERROR = "headrace-reason", "headrace-error"
 PLACE: dict[str, tuple[str, Callable[[str], Any]]] = {
     "topic": ("headrace-topic", str),
     "partition": ("headrace-partition", int),
@@ -59,8 +60,10 @@ class Record:
 
 def record_reader(feed: Feed, schema: SchemaLike | None) -> Callable[[Record], Record]:
     """Gives a record its row. Raises InputError with the place and the reason if it has none."""
+    if is_failed(feed):
+        return lambda record: replace(record, row=_diverted_row(record, REASON, ERROR))
     if isinstance(feed, Channel) and feed.name == "rejected":
-        return lambda record: replace(record, row=_rejected_row(record))
+        return lambda record: replace(record, row=_diverted_row(record, REASON))
     topic = feed if isinstance(feed, Topic) else None
     reader = RowReader(
         topic.schema if schema is None and topic is not None else schema,
@@ -97,12 +100,13 @@ def record_of(message: Message) -> Record:
     )
 
 
-def _rejected_row(record: Record) -> dict[str, Any]:
-    """What the engine says of a record it could not use: the row a node that reads `.rejected` gets."""
+def _diverted_row(record: Record, *why: str) -> dict[str, Any]:
+    """What the engine says of a record it did not use: the row that a node reading `.rejected` or `.failed` gets."""
     # A record that is rejected twice keeps its first headers: the last one counts. Others need not be text.
     said = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
     place = {name: kind(said[header]) if header in said else None for name, (header, kind) in PLACE.items()}
-    row = {"reason": said.get(REASON), **place, "key": record.key, "value": record.value}
+    told = {header.removeprefix("headrace-"): said.get(header) for header in why}
+    row = {**told, **place, "key": record.key, "value": record.value}
     return row | {"timestamp": place["timestamp"] or record.timestamp}
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from headrace.operators.hosting import METRIC
+from headrace.operators.packing import PACKED
 from headrace.topology import Feed, Files
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "real_time_complaint",
     "real_time_problems",
     "runs_python",
+    "runs_users_python",
     "shortened",
     "stateful_operators",
     "stream_joins",
@@ -112,6 +115,32 @@ def runs_python(frame: DataFrame) -> bool:
     return _has_python_udf(frame, plan) or any(
         word in node.getClass().getSimpleName() for node in _walk(plan) for word in PYTHON_NODES
     )
+
+
+def runs_users_python(frame: DataFrame) -> bool:
+    """Whether rows visit Python processes for a function of the user's, and not for Headrace's operators alone."""
+    patterns = _class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
+    for node in _walk(plan_of(frame)):
+        if _is_ours(node):
+            continue
+        if any(word in node.getClass().getSimpleName() for word in PYTHON_NODES):
+            return True
+        if any(expression.containsPattern(patterns.PYTHON_UDF()) for expression in _items(node.expressions())):
+            return True
+    return False
+
+
+def _is_ours(node: Any) -> bool:
+    """Whether a part of a plan is the state of an operator, or packs or unpacks its rows."""
+    kind = node.getClass().getSimpleName()
+    if kind.startswith("TransformWithState"):
+        return True
+    if kind != "MapInArrow":
+        return False
+    if [column.name() for column in _items(node.output())] == list(PACKED.names):
+        return True
+    below = node.children().apply(0)
+    return below.getClass().getSimpleName() == "CollectMetrics" and str(below.name()).startswith(METRIC)
 
 
 def real_time_complaint(frame: DataFrame) -> str | None:

@@ -6,7 +6,7 @@ the producer: were it the event time, a broker would delete old events, or refus
 before the next node has read them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,13 +18,17 @@ from headrace.topology.datatypes import DataType as FieldType
 
 __all__ = [
     "DELETED",
+    "ERROR_HEADER",
     "HEADERS",
     "ORDER",
+    "REASON_HEADER",
     "RECORD",
     "RECORD_DDL",
     "VALID_FROM",
     "changelog",
     "check_can_be_carried",
+    "failed_headers",
+    "headers_of",
     "key_read",
     "records",
     "time_header",
@@ -45,6 +49,8 @@ DELETED, VALID_FROM = "_deleted", "_time"
 """Of a table's rows: whether the key is gone, and since when that holds."""
 TIME_HEADER = "headrace-time"
 """Of a table's record: since when it holds, where neither its value nor its timestamp says so."""
+REASON_HEADER, ERROR_HEADER = "headrace-reason", "headrace-error"
+"""Of a record that was rejected or failed: why, and the last line of the traceback."""
 RECORD = ("topic", "key", "value", "headers", "timestamp", ORDER)
 RECORD_DDL = f"topic STRING, key BINARY, value BINARY, headers {HEADERS}, timestamp TIMESTAMP"
 QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
@@ -103,6 +109,18 @@ def time_header() -> Column:
     """The time that a record of a changelog was given in its headers; null where there is none."""
     found = F.filter("headers", lambda header: header.key == TIME_HEADER)
     return F.get(found, 0).value.cast("string").try_cast("timestamp")
+
+
+def failed_headers(reason: Column, error: Column) -> dict[str, Column]:
+    """The headers that say why a row failed."""
+    return {REASON_HEADER: reason, ERROR_HEADER: error}
+
+
+def headers_of(told: Mapping[str, Column]) -> Column:
+    """Headers by their names."""
+    return F.array(
+        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
+    )
 
 
 def value_of(schema: Schema) -> Column:

@@ -22,8 +22,11 @@ Output = tuple[DataFrame, Schema, str | None]
 """Rows, their columns, and which of them is the event time."""
 
 
-def outputs_of(node: QueryNode, returned: Any) -> dict[str, DataFrame]:
-    """The rows a function gave, by channel; by the empty name where there are no channels."""
+def outputs_of(node: QueryNode, returned: Any, *, streaming: bool = True) -> dict[str, DataFrame]:
+    """The rows that a function returned, by channel; by the empty name where there are no channels.
+
+    They stream, unless the function was given rows that do not.
+    """
     channels = node.channels if isinstance(node, Stream) else ()
     if not channels:
         if isinstance(returned, Mapping):
@@ -31,7 +34,7 @@ def outputs_of(node: QueryNode, returned: Any) -> dict[str, DataFrame]:
                 "it returns a dict, and no channels are declared",
                 next_step=f"declare them: channels={[str(name) for name in returned]}",
             )
-        return {"": _changes(node, returned) if isinstance(returned, Table) else _rows(returned, "it")}
+        return {"": _changes(node, returned) if isinstance(returned, Table) else _rows(returned, "it", streaming)}
     if not isinstance(returned, Mapping):
         raise InputError(
             f"it returns {_a(returned)}, and its channels are {', '.join(channels)}",
@@ -43,7 +46,7 @@ def outputs_of(node: QueryNode, returned: Any) -> dict[str, DataFrame]:
     missing = [name for name in channels if name not in returned]
     if missing:
         raise InputError(f"it returns nothing for the channel {missing[0]!r}", next_step="return rows for each of them")
-    return {name: _rows(returned[name], f"its channel {name!r}") for name in channels}
+    return {name: _rows(returned[name], f"its channel {name!r}", streaming) for name in channels}
 
 
 def read_output(node: QueryNode, rows: DataFrame, changes: bool) -> Output:
@@ -78,7 +81,7 @@ def _changes(node: QueryNode, table: Table) -> DataFrame:
     return table.changes if isinstance(node, View) else rows_of(table)
 
 
-def _rows(returned: Any, who: str) -> DataFrame:
+def _rows(returned: Any, who: str, streaming: bool) -> DataFrame:
     if isinstance(returned, Table):
         raise InputError(f"{who} returns {returned!r}", next_step="return the table's .changes")
     if isinstance(returned, Windowed):
@@ -90,7 +93,7 @@ def _rows(returned: Any, who: str) -> DataFrame:
     if not isinstance(returned, DataFrame):
         step = "end the function with `return rows`" if returned is None else "return a DataFrame"
         raise InputError(f"{who} returns {_a(returned)}, not a DataFrame", next_step=step)
-    if not returned.isStreaming:
+    if streaming and not returned.isStreaming:
         raise InputError(
             f"{who} returns a DataFrame that does not stream", next_step="make it of the rows that it was given"
         )

@@ -1,6 +1,5 @@
 """The whole topology analysed by Spark before any query starts: every node's rows, or every problem there is."""
 
-import sysconfig
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import headrace
 from headrace.engine.analysis import (
     APPEND,
     UPDATE,
@@ -28,11 +26,12 @@ from headrace.engine.analysis import (
 )
 from headrace.engine.config import RunConfig
 from headrace.engine.encoding import ORDER, changelog, records
+from headrace.engine.failing import Rerun, check_can_divert
 from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.ingestion import timestamp_types
 from headrace.engine.joining import JoinUse, uses_of_joins
 from headrace.engine.marks import is_window_time, output_time
-from headrace.engine.outputs import outputs_of, read_output
+from headrace.engine.outputs import Output, outputs_of, read_output
 from headrace.engine.parsing import Shape
 from headrace.engine.results import (
     Result,
@@ -45,7 +44,7 @@ from headrace.engine.results import (
     shown,
 )
 from headrace.engine.session import runs_here
-from headrace.engine.sources import REJECTS_SCHEMA, Reading, RejectsReader, is_rejects, read
+from headrace.engine.sources import FAILED_SCHEMA, REJECTS_SCHEMA, Reading, RejectsReader, is_diverted, read
 from headrace.engine.tables import Table
 from headrace.engine.travel import check_packages, pack_users_code, send_headrace
 from headrace.engine.windows import WindowUse, uses_of_windows
@@ -75,16 +74,10 @@ from headrace.topology import (
     is_table,
     node_of,
 )
-from headrace.topology.nodes import LATE
+from headrace.topology.nodes import FAILED, LATE, is_failed
+from headrace.topology.place import users_place
 
 __all__ = ["PlannedQuery", "RejectedFeed", "plan"]
-
-# Headrace itself, Python's own library, and wherever packages are installed.
-NOT_THE_USERS = (
-    str(Path(headrace.__file__).parent),
-    str(Path(pyspark.__file__).parent.parent),
-    sysconfig.get_paths()["stdlib"],
-)
 
 
 @dataclass(frozen=True)
@@ -153,6 +146,8 @@ class PlannedQuery:
     """The nodes whose tables its events are looked up in."""
     held: Duration | None = None
     """How far behind its watermark its rows may be; None where that is not known."""
+    rerun: Rerun | None = None
+    """The node's function over parts of a batch; None where it keeps state, or reads what has no offsets."""
 
     @property
     def output_schema(self) -> Schema:
@@ -202,7 +197,7 @@ class _Planner:
     def plan(self, node: QueryNode) -> PlannedQuery | None:
         feeds = self.topology.feeds(node)
         # Where an upstream could not be planned, the problem is told there.
-        if any(not is_rejects(feed) and node_of(feed) in self._failed for feed in feeds):
+        if any(not is_diverted(feed) and node_of(feed) in self._failed for feed in feeds):
             self._failed.add(node)
             return None
         try:
@@ -238,7 +233,7 @@ class _Planner:
                 if window.revises and window.why_operator is None:
                     for rows, _, _ in outputs.values():
                         check_identity(window.identity, rows.columns, node.key)
-        late, late_schema = Channel(node, LATE, node.place), {}
+        late, late_schema, failed_topic = Channel(node, LATE, node.place), {}, f"{node.topic_name}.{FAILED}"
         if result is not None:
             check_key(result, node.key)
             if (rows_late := late_rows(result)) is not None:
@@ -251,13 +246,11 @@ class _Planner:
                 column = None if time is None else ColumnTime(time)
                 self._written[feed] = Shape(schema, key=node.key, time=column, is_table=changes)
                 if result is not None:
-                    written.append(result_records(result, schema, feed.topic_name, node.key, time, late.topic_name))
-                elif changes:
-                    # The last row of a key is the table's, so they keep their order; all of a window have one time.
-                    order = time if is_window_time(rows, time) else None
-                    written.append(changelog(rows, schema, feed.topic_name, node.key, time, order))
+                    written.append(
+                        result_records(result, schema, feed.topic_name, node.key, time, late.topic_name, failed_topic)
+                    )
                 else:
-                    written.append(records(rows, schema, feed.topic_name, node.key, time))
+                    written.append(_records(rows, schema, feed.topic_name, node.key, time, changes))
             frame = reduce(DataFrame.unionByName, written)
             if beside and stateful_operators(frame):
                 raise InputError(
@@ -267,9 +260,10 @@ class _Planner:
                 )
             frame = reduce(DataFrame.unionByName, beside, frame)
         elif result is not None:
-            frame = result_rows(result, node.key, late.topic_name)
+            frame = result_rows(result, node.key, late.topic_name, failed_topic)
         else:
             frame = outputs[""][0]
+        check_can_divert(node, frame, feeds, any(window.spec.applied is not None for window in windows))
         mode = _real_time_mode(frame, windows) if real_time else _output_mode(node, frame, windows)
         return PlannedQuery(
             node=node,
@@ -287,7 +281,32 @@ class _Planner:
             ),
             looked_up=self._looked_up(feeds, joins),
             held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
+            rerun=None if real_time else self._rerun(node, frame, readings, outputs, changes),
         )
+
+    def _rerun(
+        self,
+        node: QueryNode,
+        frame: DataFrame,
+        readings: Mapping[Feed, Reading],
+        outputs: Mapping[str, Output],
+        changes: bool,
+    ) -> Rerun | None:
+        if stateful_operators(frame) or any(isinstance(feed, Rate | Files) for feed in readings):
+            return None
+
+        def again(frames: Mapping[Feed, DataFrame | Table]) -> DataFrame:
+            given = outputs_of(node, self._call(node, frames, {}), streaming=False)
+            if not isinstance(node, Stream):
+                return given[""]
+            topics = {channel: Channel(node, channel, node.place) if channel else node for channel in given}
+            parts = [
+                _records(rows, outputs[channel][1], topics[channel].topic_name, node.key, outputs[channel][2], changes)
+                for channel, rows in given.items()
+            ]
+            return reduce(DataFrame.unionByName, parts)
+
+        return Rerun(node, readings, self.config, again)
 
     def _called(
         self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
@@ -302,7 +321,7 @@ class _Planner:
             if rejects is not None:
                 beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
         emit = Emit.CHANGES if isinstance(node, View | TableNode) else Emit.FINAL
-        with uses_of_windows(emit) as windows, uses_of_joins() as joins:
+        with uses_of_windows(emit, diverts=node.diverts) as windows, uses_of_joins() as joins:
             returned = self._call(node, frames, {})
         return returned, beside, windows, joins
 
@@ -360,8 +379,8 @@ class _Planner:
     def _reading(self, feed: Feed) -> Reading:
         node = node_of(feed)
         lateness = self.topology.lateness(node, self._spread)
-        if is_rejects(feed):
-            return Reading(feed, Shape(REJECTS_SCHEMA, Format.BYTES), lateness)
+        if is_diverted(feed):
+            return Reading(feed, Shape(FAILED_SCHEMA if is_failed(feed) else REJECTS_SCHEMA, Format.BYTES), lateness)
         if isinstance(feed, Channel) and feed.name == LATE and feed not in self._written:
             raise InputError(
                 f"nothing writes {feed}: {node.name!r} diverts no late rows",
@@ -400,9 +419,20 @@ class _Planner:
     ) -> None:
         self._failed.add(node)
         file, line = node.place.shown_file, node.place.line
-        if error is not None and (found := _users_line(error)) is not None:
-            file, line = found
+        if error is not None:
+            lines = ((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+            if (found := users_place(lines)) is not None:
+                file, line = found.shown_file, found.line
         self.problems.append(Problem(f"{node.kind} {node.name!r}: {message}", file, line, next_step))
+
+
+def _records(
+    rows: DataFrame, schema: Schema, topic: str, key: tuple[str, ...], time: str | None, changes: bool
+) -> DataFrame:
+    if not changes:
+        return records(rows, schema, topic, key, time)
+    # The last row of a key is the table's, so they keep their order; all of a window have one time.
+    return changelog(rows, schema, topic, key, time, time if is_window_time(rows, time) else None)
 
 
 def _may_be_marked(reading: Reading) -> bool:
@@ -471,13 +501,3 @@ def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) ->
 def _told(error: Exception) -> str:
     said = shortened(error)
     return said if isinstance(error, pyspark.errors.PySparkException) else f"{type(error).__name__}: {said}"
-
-
-def _users_line(error: BaseException) -> tuple[str, int] | None:
-    """The innermost line of the user's own that an error came through."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((*NOT_THE_USERS, "<")) and frame.lineno is not None:
-            path = Path(frame.filename)
-            shown = str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else frame.filename
-            return shown, frame.lineno
-    return None

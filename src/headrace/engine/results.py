@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.engine.analysis import is_projection
-from headrace.engine.encoding import DELETED, RECORD, changelog, named, records
+from headrace.engine.encoding import DELETED, HEADERS, RECORD, changelog, failed_headers, headers_of, named, records
 from headrace.engine.marks import marked_time
 from headrace.errors import InputError
 from headrace.operators.hosting import Hosted, spark_schema
-from headrace.operators.operator import LATE, RESULTS
+from headrace.operators.operator import FAILED, LATE, RESULTS
 from headrace.operators.packing import OUTPUT, column_of
 from headrace.topology import Schema
 
@@ -39,6 +39,9 @@ __all__ = [
 NOW, WAS, ENTRY = "_headrace_now", "_headrace_was", "_headrace_entry"
 HOLDS, HELD = "_headrace_holds", "_headrace_held"
 IS_LATE, LATE_ROW = "_headrace_is_late", "_headrace_late"
+"""Of a row that leaves by a channel, late or failed: that it does, and its columns."""
+WHY = "_headrace_why"
+"""The reason and the error of a row that failed; null in all others."""
 BY_TIME = "_headrace_order"
 LATE_RECORD = "_late"
 """Beside a view's rows: the record of a late row, null where it is none."""
@@ -70,6 +73,8 @@ class Result:
     _identity: tuple[str, ...]
     """The columns that tell the operator's rows apart; none where only the user knows them."""
     _deletes: bool
+    _failed: LateRows | None = None
+    """What the rows of the channel `.failed` are, where a function of the operator may raise."""
 
     def having(self, condition: str | Column) -> "Result":
         """Only the rows for which the condition holds. One for which it no longer does is deleted."""
@@ -124,7 +129,9 @@ class Result:
         return replace(self, _frame=changed.select(F.struct(*map(named, own)).alias(side), *map(named, others)))
 
 
-def result_of(hosted: Hosted, late: LateRows | None, identity: Sequence[str], deletes: bool) -> Result:
+def result_of(
+    hosted: Hosted, late: LateRows | None, failed: LateRows | None, identity: Sequence[str], deletes: bool
+) -> Result:
     """The outputs of a window's operator. `deletes` says whether rows of it may cease to be, by themselves."""
     results = spark_schema(hosted.operator.outputs[RESULTS])
     again = BEFORE in results.names
@@ -148,9 +155,14 @@ def result_of(hosted: Hosted, late: LateRows | None, identity: Sequence[str], de
     columns = [row(now).alias(NOW), (is_result & ~now(DELETED) if again else is_result).alias(HOLDS)]
     if again:
         columns += [row(was).alias(WAS), (is_result & now(BEFORE).isNotNull()).alias(HELD)]
-    if late is not None:
-        columns += [(~is_result).alias(IS_LATE), F.col(column_of(LATE)).alias(LATE_ROW)]
-    return Result(hosted.tagged().select(*columns), again, late, tuple(identity), again and deletes)
+    if late is not None or failed is not None:
+        aside = [F.col(column_of(LATE))] if late is not None else []
+        if failed is not None:
+            fault = F.col(column_of(FAILED))
+            aside.append(fault.getField("row"))
+            columns.append(F.when(F.col(OUTPUT) == FAILED, fault.dropFields("row")).alias(WHY))
+        columns += [(~is_result).alias(IS_LATE), F.coalesce(*aside).alias(LATE_ROW)]
+    return Result(hosted.tagged().select(*columns), again, late, tuple(identity), again and deletes, failed)
 
 
 def shown(result: Result) -> DataFrame:
@@ -199,11 +211,17 @@ def check_identity(identity: Sequence[str], columns: Sequence[str], key: Sequenc
 
 
 def result_records(
-    result: Result, schema: Schema, topic: str, key: Sequence[str], time: str | None, late_topic: str
+    result: Result,
+    schema: Schema,
+    topic: str,
+    key: Sequence[str],
+    time: str | None,
+    late_topic: str,
+    failed_topic: str,
 ) -> DataFrame:
-    """Results and late rows as records of their topics; one that is deleted has no value."""
+    """Results, late and failed rows as records of their topics; one that is deleted has no value."""
     entries = _entries(result, key)
-    kept = [] if result._late is None else [IS_LATE, LATE_ROW]
+    kept = _aside(result)
     if result._revises:
         first = F.when(named(DELETED), F.lit(FIRST).cast("timestamp"))
         by_time = first if time is None else first.otherwise(named(time))
@@ -211,30 +229,30 @@ def result_records(
         told = changelog(ordered, schema, topic, key, time, BY_TIME, keep=kept)
     else:
         told = records(entries, schema, topic, key, time, keep=kept)
-    if result._late is None:
+    if not kept:
         return told
-    beside = _late_beside(told, result._late, late_topic)
+    beside = _beside(told, result, late_topic, failed_topic)
     return beside.select(
         *(F.when(named(IS_LATE), named(name)).otherwise(F.col(ENTRY).getField(name)).alias(name) for name in RECORD)
     )
 
 
-def result_rows(result: Result, key: Sequence[str], late_topic: str) -> DataFrame:
-    """Results for a view, with `_deleted` where they may go, and the record of a late row in `_late`."""
+def result_rows(result: Result, key: Sequence[str], late_topic: str, failed_topic: str) -> DataFrame:
+    """Results for a view, with `_deleted` where they may go, and the record of a late or failed row in `_late`."""
     entries = _entries(result, key)
     if result._revises:
         entries = entries.withColumn(STAYS, ~named(DELETED))
-    if result._late is None:
+    if not _aside(result):
         return entries
-    beside = _late_beside(entries, result._late, late_topic)
+    beside = _beside(entries, result, late_topic, failed_topic)
     record = F.struct(*map(named, RECORD))
     return beside.select(f"{ENTRY}.*", F.when(named(IS_LATE), record).alias(LATE_RECORD))
 
 
 def _entries(result: Result, key: Sequence[str]) -> DataFrame:
     """A row for each result that is to be told, and for each late row: its own columns, and whether it is deleted."""
-    late = [] if result._late is None else [IS_LATE, LATE_ROW]
-    seen = named(HOLDS) if result._late is None else named(HOLDS) | named(IS_LATE)
+    late = _aside(result)
+    seen = named(HOLDS) | named(IS_LATE) if late else named(HOLDS)
     if not result._revises:
         return result._frame.filter(seen).select(f"{NOW}.*", *late)
     moved = F.lit(False)
@@ -247,16 +265,36 @@ def _entries(result: Result, key: Sequence[str]) -> DataFrame:
     return some.select(f"{ENTRY}.row.*", f"{ENTRY}.{DELETED}", *late)
 
 
-def _late_beside(rows: DataFrame, late: LateRows, topic: str) -> DataFrame:
-    """Each row with its own columns in one, and beside them a record of the late row that it may be."""
-    own = [named(name) for name in rows.columns if name not in (IS_LATE, LATE_ROW)]
-    opened = rows.select(F.struct(*own).alias(ENTRY), IS_LATE, f"{LATE_ROW}.*")
-    return records(opened, late.schema, topic, late.key, late.time, keep=[ENTRY, IS_LATE])
+def _aside(result: Result) -> list[str]:
+    """The columns of the rows that leave by a channel, if there are such."""
+    if result._failed is not None:
+        return [IS_LATE, LATE_ROW, WHY]
+    return [] if result._late is None else [IS_LATE, LATE_ROW]
+
+
+def _beside(rows: DataFrame, result: Result, late_topic: str, failed_topic: str) -> DataFrame:
+    """Each row with its own columns in one, and beside them a record of the late or failed row that it may be."""
+    aside = result._failed or result._late
+    assert aside is not None
+    kept = [name for name in _aside(result) if name != LATE_ROW]
+    own = [named(name) for name in rows.columns if name not in (LATE_ROW, *kept)]
+    opened = rows.select(F.struct(*own).alias(ENTRY), *map(named, kept), f"{LATE_ROW}.*")
+    told = records(opened, aside.schema, late_topic, aside.key, aside.time, keep=[ENTRY, *kept])
+    if result._failed is None:
+        return told
+    is_failed = named(WHY).isNotNull()
+    headers = headers_of(failed_headers(F.col(WHY).getField("reason"), F.col(WHY).getField("error")))
+    return told.withColumns(
+        {
+            "topic": F.when(is_failed, F.lit(failed_topic)).otherwise(F.col("topic")),
+            "headers": F.when(is_failed, headers.cast(HEADERS)).otherwise(F.col("headers")),
+        }
+    )
 
 
 def _refuse(problem: str) -> NoReturn:
     raise InputError(
-        f"a windowed result whose rows may be late or come out again {problem}: it has .having, .select and "
+        f"a windowed result whose rows may be late, fail or come out again {problem}: it has .having, .select and "
         ".with_columns, and is returned",
         next_step="put it in the next node",
     )

@@ -193,7 +193,9 @@ class Runner:
         if isinstance(node, View):
             copies = {name: named(column) for name, column in ordered_by(node).items()}
             planned = replace(planned, frame=planned.frame.withColumns(copies) if copies else planned.frame)
-            has_records = bool(planned.rejects) or planned.late_topic is not None
+            if planned.rerun is not None:
+                planned = replace(planned, rerun=replace(planned.rerun, added=copies))
+            has_records = bool(planned.rejects) or planned.late_topic is not None or node.diverts
             sink = view_sink(node, planned.output_schema, has_records, config, cluster, checkpoint, prefix)
         elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
             on_cluster = not runs_here(planned.frame.sparkSession)

@@ -19,7 +19,7 @@ from headrace.engine.plan import PlannedQuery
 from headrace.engine.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.topics import Sink, records_of
-from headrace.errors import EngineError, KafkaError, NodeFailed, ViewChanged
+from headrace.errors import EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
 from headrace.topology import Duration, QueryNode, Schema
 
 __all__ = ["NodeRun", "cause_of", "prepare_session"]
@@ -273,7 +273,8 @@ class NodeRun:
         if is_away(error):
             gives_up = now - self._failing_since > self._config.patience.microseconds / 1e6
         else:
-            gives_up = isinstance(error, HOPELESS) or self._failures >= self._config.attempts
+            hopeless = error.certain if isinstance(error, FunctionFailed) else isinstance(error, HOPELESS)
+            gives_up = hopeless or self._failures >= self._config.attempts
         if gives_up:
             cause, advice = advice_on(error, self.node.name, self.checkpoint.folder)
             self.failure = NodeFailed(self.node.name, self.checkpoint.last_batch(), cause, next_step=advice)

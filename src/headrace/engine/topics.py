@@ -70,7 +70,7 @@ def ensure_outputs(
     tables = {query.topic_name for query in topology.queries if isinstance(query, TableNode)}
     rejects = {
         f"{feed.topic_name}.rejected" for query in topology.queries for feed in topology.rejects_written_by(query)
-    }
+    } | {f"{query.topic_name}.failed" for query in topology.queries if query.diverts}
     for topic in made:
         wishes = [COMPACTED, KEPT] if topic in tables else [OF_ANY_SIZE, {}] if topic in rejects else [{}]
         _create(cluster, topic, sizes[topic], config.topic_settings, wishes)
@@ -112,11 +112,14 @@ def _sizes(topology: Topology, known: Mapping[str, int], late: Mapping[QueryNode
 
 
 def written_topics(topology: Topology, query: QueryNode) -> dict[str, str | None]:
-    """The topics of a query's outputs and of the rejects it writes, each with the topic its rows come from."""
+    """The topics that a query writes, those of rejects and failed rows too, each with the topic its rows come from."""
     first = next(iter(read_topics(topology, query)), None)
     outputs = query.outputs if isinstance(query, Stream) else ()
     rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]
-    return {output.topic_name: first for output in outputs} | {f"{topic}.rejected": topic for topic in rejected}
+    failed = {f"{query.topic_name}.failed": first} if query.diverts else {}
+    return (
+        {output.topic_name: first for output in outputs} | {f"{topic}.rejected": topic for topic in rejected} | failed
+    )
 
 
 def _create(

@@ -57,6 +57,8 @@ class WindowSpec:
     until: Duration
     emit: Emit
     applied: Applied | None = None
+    diverts: bool = False
+    """Whether rows on which the function raises are diverted."""
 
     @property
     def revises(self) -> bool:
@@ -93,7 +95,7 @@ def operator_of(schema: StructType, spec: WindowSpec) -> Operator:
     assert isinstance(window, Closing)
     result = StructType.fromDDL(spec.applied.schema.ddl)
     assert isinstance(result, StructType)
-    return Applying(window=window, function=spec.applied.function, result=arrow_schema(result))
+    return Applying(window=window, function=spec.applied.function, result=arrow_schema(result), diverts=spec.diverts)
 
 
 def _window_of(schema: StructType, spec: WindowSpec) -> Closing | SlidingWindows:

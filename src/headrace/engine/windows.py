@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
@@ -22,7 +23,7 @@ from headrace.engine.window_operators import Applied, WindowSpec, input_of, oper
 from headrace.errors import InputError
 from headrace.operators.aggregates import result_type
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted, spark_schema
-from headrace.operators.operator import LATE, RESULTS
+from headrace.operators.operator import FAILED, LATE, RESULTS
 from headrace.topology import (
     Aggregate,
     AggregateKind,
@@ -101,6 +102,7 @@ class WindowUse:
 @dataclass(slots=True)
 class _Uses:
     emit: Emit
+    diverts: bool
     found: list[WindowUse]
 
 
@@ -108,9 +110,12 @@ _uses: ContextVar[_Uses | None] = ContextVar("uses of windows", default=None)
 
 
 @contextmanager
-def uses_of_windows(emit: Emit = Emit.FINAL) -> Iterator[list[WindowUse]]:
-    """All windows that are made inside, whose rows come out as `emit` says unless they say so themselves."""
-    uses = _Uses(emit, [])
+def uses_of_windows(emit: Emit = Emit.FINAL, *, diverts: bool = False) -> Iterator[list[WindowUse]]:
+    """All windows that are made inside, whose rows come out as `emit` says unless they say so themselves.
+
+    `diverts` says whether rows on which a window's function raises are diverted.
+    """
+    uses = _Uses(emit, diverts, [])
     token = _uses.set(uses)
     try:
         yield uses.found
@@ -186,7 +191,9 @@ class Windowed:
             raise InputError(f"apply() takes a function, not {type(function).__name__}")
         emit = self.emit or Emit.FINAL
         applied = Applied(function, _choice("schema", Schema.of, schema))
-        spec = WindowSpec(self.window, self.by, self.time, (), self.late, self.until, emit, applied)
+        uses = _uses.get()
+        diverts = uses is not None and uses.diverts
+        spec = WindowSpec(self.window, self.by, self.time, (), self.late, self.until, emit, applied, diverts)
         self._note(spec, "Spark has no functions over windows that close together")
         return self._operated(spec)
 
@@ -217,7 +224,7 @@ class Windowed:
         operator = operator_of(rows.schema, spec)
         keys = {RESULTS: [named(name) for name in self.by]}
         host = hosted(operator, {RESULTS: rows}, keys, buckets_of(self.stream.sparkSession))
-        if spec.late is Late.DROP and not spec.revises:
+        if spec.late is Late.DROP and not spec.revises and not spec.diverts:
             frame = host.rows()
             marked = (marked_time(named(name), name) if name == WINDOW_END else named(name) for name in frame.columns)
             return _as_rows(frame.select(*marked))
@@ -225,7 +232,11 @@ class Windowed:
         if LATE in operator.outputs:
             late = LateRows(Schema.of(spark_schema(operator.outputs[LATE])), self.by, self.time)
         sliding, session = isinstance(self.window, Sliding), isinstance(self.window, GapSession | EventSession)
-        return result_of(host, late, () if sliding else (*self.by, WINDOW_START), deletes=session)
+        failed = None
+        if FAILED in operator.outputs:
+            columns = pa.schema(list(operator.outputs[FAILED].field("row").type))
+            failed = LateRows(Schema.of(spark_schema(columns)), self.by, self.time)
+        return result_of(host, late, failed, () if sliding else (*self.by, WINDOW_START), deletes=session)
 
 
 def windowed(

@@ -1,6 +1,7 @@
 """`.apply`: a function of one's own over the rows of all windows that close together."""
 
 import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,13 +16,14 @@ from headrace.errors import EngineError, InputError
 from headrace.operators.chunks import Chunks
 from headrace.operators.event_sessions import EventSessions
 from headrace.operators.grouping import array_of
-from headrace.operators.operator import LATE, RESULTS, Output, Step
+from headrace.operators.operator import FAILED, LATE, RESULTS, Output, Step
 from headrace.operators.sessions import Sessions
 from headrace.operators.slices import Slices
 from headrace.operators.windowing import WINDOW_END, WINDOW_START
 from headrace.topology import Aggregate, AggregateKind, Emit, Late
+from headrace.topology.place import users_place
 
-__all__ = ["Applying", "Closing"]
+__all__ = ["Applying", "Closing", "reason_of"]
 
 ROW, ROWS = "_row", "_rows"
 
@@ -42,6 +44,8 @@ class Applying:
     function: Callable[[Any], Any]
     result: pa.Schema
     """What the function gives."""
+    diverts: bool = False
+    """Whether the rows of windows on which the function raises come out as failed, and the others as results."""
 
     def __post_init__(self) -> None:
         window = self.window
@@ -68,7 +72,13 @@ class Applying:
 
     @property
     def outputs(self) -> Mapping[str, pa.Schema]:
-        return {**self.window.outputs, RESULTS: self.result}
+        failed = {FAILED: self._failed} if self.diverts else {}
+        return {**self.window.outputs, RESULTS: self.result, **failed}
+
+    @cached_property
+    def _failed(self) -> pa.Schema:
+        row = pa.struct(list(self.window.carried))
+        return pa.schema([("row", row), ("reason", pa.string()), ("error", pa.string())])
 
     @cached_property
     def _rest(self) -> pa.Schema:
@@ -91,8 +101,40 @@ class Applying:
         if LATE in tables:
             tables[LATE] = tables[LATE].select(self.window.carried.names)
         if RESULTS in tables:
-            tables[RESULTS] = self._applied(self._unfolded(tables[RESULTS]))
+            tables |= self._divided(tables[RESULTS]) if self.diverts else {RESULTS: self._called(tables[RESULTS])}
         return replace(output, tables={name: table for name, table in tables.items() if len(table)})
+
+    def _called(self, windows: pa.Table) -> pa.Table:
+        return self._applied(self._unfolded(windows))
+
+    def _divided(self, windows: pa.Table) -> dict[str, pa.Table]:
+        """What the function gives for all windows; if it raises, for each alone, and the rows on which it raises."""
+        try:
+            return {RESULTS: self._called(windows)}
+        except Exception:
+            pass  # it raises again below, on the windows that are the cause
+        results, failed = [self.result.empty_table()], [self._failed.empty_table()]
+        for index in range(len(windows)):
+            window = windows.slice(index, 1)
+            try:
+                results.append(self._called(window))
+            except Exception as error:
+                failed.append(self._failure(self._unfolded(window), error))
+        return {RESULTS: pa.concat_tables(results), FAILED: pa.concat_tables(failed)}
+
+    def _failure(self, rows: pa.Table, error: Exception) -> pa.Table:
+        lines = ((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+        place = users_place(lines)
+        carried = self.window.carried
+        columns = [array_of(rows.column(name)) for name in carried.names]
+        told = (reason_of(None if place is None else str(place)), traceback.format_exception_only(error)[-1].strip())
+        return pa.Table.from_arrays(
+            [
+                pa.StructArray.from_arrays(columns, fields=list(carried)),
+                *(pa.array([text] * len(rows), pa.string()) for text in told),
+            ],
+            schema=self._failed,
+        )
 
     def _unfolded(self, windows: pa.Table) -> pa.Table:
         """One row for each row of each window."""
@@ -129,6 +171,11 @@ class Applying:
                     next_step="cast it in the function, or change schema=",
                 ) from None
         return pa.Table.from_arrays(columns, schema=self.result)
+
+
+def reason_of(place: str | None) -> str:
+    """Why a row is among the failed."""
+    return "the function raised" if place is None else f"the function raised at {place}"
 
 
 def _takes_polars(function: Callable[[Any], Any]) -> bool:

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import CheckpointError, InputError
 from headrace.operators.chunks import packed, unpacked
-from headrace.operators.operator import BEGINNING, RESULTS, Operator, Step
+from headrace.operators.operator import BEGINNING, FAILED, RESULTS, Operator, Step
 from headrace.operators.packing import (
     BUCKET,
     BUCKET_BESIDE,
@@ -240,5 +240,7 @@ def _made_with(operator: Operator) -> str:
     """What tells whether state was kept for the same columns."""
     said = [type(operator).__name__]
     for schemas in (operator.inputs, operator.outputs):
-        said += [f"{name}: {', '.join(f'{f.name} {f.type}' for f in schema)}" for name, schema in schemas.items()]
+        # No row that failed is kept, so whether such rows are diverted may change.
+        kept = {name: schema for name, schema in schemas.items() if name != FAILED}
+        said += [f"{name}: {', '.join(f'{f.name} {f.type}' for f in schema)}" for name, schema in kept.items()]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:32]

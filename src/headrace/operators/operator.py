@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from headrace.operators.chunks import Chunks
 
-__all__ = ["BEGINNING", "LATE", "RESULTS", "Operator", "Output", "Run", "Step"]
+__all__ = ["BEGINNING", "FAILED", "LATE", "RESULTS", "Operator", "Output", "Run", "Step"]
 
 BEGINNING = -(2**62)
 """A time before all others, in microseconds, far enough from the edge for durations to be added and taken off."""
 
-RESULTS, LATE = "", "late"
-"""The names of the outputs: what was asked for, and the rows that came too late for it."""
+RESULTS, LATE, FAILED = "", "late", "failed"
+"""The names of the outputs: what was asked for, the rows that came too late for it, and those on which it raised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
 from headrace.errors import Problem, TopologyError
-from headrace.topology.choices import Format, Guarantee, Latency, StateStore
+from headrace.topology.choices import Format, Guarantee, Latency, OnError, StateStore
 from headrace.topology.declaring import Declaration, KeyLike, column_of, name_of, names_of, parameters_of
 from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.graph import Topology
@@ -129,6 +129,7 @@ class App:
         lateness: DurationLike | None = None,
         guarantee: str = "exactly-once",
         topic: str | None = None,
+        on_error: str = "stop",
     ) -> Callable[[Function], TableNode]: ...
 
     def table(
@@ -142,12 +143,14 @@ class App:
         ahead: DurationLike | None = "1 hour",
         guarantee: str = "exactly-once",
         topic: str | None = None,
+        on_error: str = "stop",
     ) -> TableTopic | TableNode | Callable[[Function], TableNode]:
         """The last row of each key, kept in a changelog topic in which a null value deletes a key.
 
         With a name and a schema, a table that others write. As a decorator, a function whose rows are folded into
         one: the last row of a key wins, and one whose `_deleted` is true deletes it. A row is valid from its event
-        time on, or from its record's timestamp where the table has no event time.
+        time on, or from its record's timestamp where the table has no event time. `on_error="divert"` sends rows on
+        which the function raises to the channel `.failed`.
         """
         if isinstance(name, str):
             return self._table_topic(name, schema, key, event_time, lateness, ahead, topic)
@@ -171,6 +174,7 @@ class App:
                     channels=(),
                     guarantee=declaration.read("guarantee", Guarantee.of, guarantee, Guarantee.EXACTLY_ONCE),
                     latency=Latency.MICRO_BATCH,
+                    on_error=declaration.read("on_error", OnError.of, on_error, OnError.STOP),
                 ),
             )
 
@@ -278,6 +282,7 @@ class App:
         guarantee: str = "exactly-once",
         latency: str = "micro-batch",
         topic: str | None = None,
+        on_error: str = "stop",
     ) -> Callable[[Function], Stream]: ...
 
     def stream(
@@ -291,11 +296,13 @@ class App:
         guarantee: str = "exactly-once",
         latency: str = "micro-batch",
         topic: str | None = None,
+        on_error: str = "stop",
     ) -> Stream | Callable[[Function], Stream]:
         """A function whose rows become a topic; with `channels` it returns a dict of them, a topic each.
 
         Unless said otherwise the event time is the window's end or the upstream's column, and the lateness
-        the upstream's.
+        the upstream's. When the function raises on a row, the app stops; with `on_error="divert"` the row goes to the
+        channel `.failed`, and the node goes on.
         """
 
         def declare(function: Function) -> Stream:
@@ -311,6 +318,8 @@ class App:
                     f'latency="real-time" cannot keep {kept}: Spark\'s real-time sink is at-least-once',
                     'say guarantee="at-least-once", or leave latency out',
                 )
+            failing = declaration.read("on_error", OnError.of, on_error, OnError.STOP)
+            declaration.check_on_error(failing, speed, declared)
             return self._add(
                 declaration,
                 Stream(
@@ -326,6 +335,7 @@ class App:
                     channels=declared,
                     guarantee=kept or Guarantee.EXACTLY_ONCE,
                     latency=speed,
+                    on_error=failing,
                 ),
             )
 
@@ -336,7 +346,12 @@ class App:
 
     @overload
     def view(
-        self, *, key: KeyLike = None, order_by: KeyLike = None, guarantee: str = "exactly-once"
+        self,
+        *,
+        key: KeyLike = None,
+        order_by: KeyLike = None,
+        guarantee: str = "exactly-once",
+        on_error: str = "stop",
     ) -> Callable[[Function], View]: ...
 
     def view(
@@ -346,11 +361,12 @@ class App:
         key: KeyLike = None,
         order_by: KeyLike = None,
         guarantee: str = "exactly-once",
+        on_error: str = "stop",
     ) -> View | Callable[[Function], View]:
         """A function whose rows become the PostgreSQL table `<app>.<name>`, one row a key.
 
         Of several rows of a key the last read wins, or the greatest by `order_by`; one whose `_deleted` is
-        true deletes the key.
+        true deletes the key. `on_error="divert"` sends rows on which the function raises to the channel `.failed`.
         """
 
         def declare(function: Function) -> View:
@@ -369,6 +385,7 @@ class App:
                     key=declaration.read("key", names_of, key, ()),
                     order_by=declaration.read("order_by", names_of, order_by, ()),
                     guarantee=declaration.read("guarantee", Guarantee.of, guarantee, Guarantee.EXACTLY_ONCE),
+                    on_error=declaration.read("on_error", OnError.of, on_error, OnError.STOP),
                 ),
             )
 

@@ -6,7 +6,7 @@ from typing import Self
 from headrace.errors import InputError
 from headrace.topology.nearest import did_you_mean
 
-__all__ = ["Emit", "Format", "Guarantee", "Late", "Latency", "StateStore"]
+__all__ = ["Emit", "Format", "Guarantee", "Late", "Latency", "OnError", "StateStore"]
 
 
 class Choice(Enum):
@@ -63,6 +63,13 @@ class Late(Choice):
     DROP = "drop"
     DIVERT = "divert"
     CORRECT = "correct"
+
+
+class OnError(Choice):
+    """What happens when a function raises on a row: the app stops, or the row goes to the channel `.failed`."""
+
+    STOP = "stop"
+    DIVERT = "divert"
 
 
 class Emit(Choice):

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
 from headrace.errors import InputError, Problem
+from headrace.topology.choices import Latency, OnError
 from headrace.topology.datatypes import DataType, Decimal, Primitive
 from headrace.topology.nearest import did_you_mean
 from headrace.topology.nodes import LATE, REJECTED, Channel, Node, Parameter, Stream
@@ -72,6 +73,20 @@ class Declaration:
                 )
             elif len(topic_name) <= LONGEST_TOPIC_NAME < len(f"{topic_name}.{channel}"):
                 self.problem(f"the topic of channel {channel!r} has a name longer than {LONGEST_TOPIC_NAME} characters")
+
+    def check_on_error(self, on_error: OnError, latency: Latency, channels: Sequence[str]) -> None:
+        if on_error is not OnError.DIVERT:
+            return
+        if latency is Latency.REAL_TIME:
+            self.problem(
+                'latency="real-time" does not go with on_error="divert": real-time mode has no batch to run again',
+                "leave one of them out",
+            )
+        if channels:
+            self.problem(
+                'channels= does not go with on_error="divert": each channel reads the topic on its own',
+                "call the function in a node of its own, and split its rows in the next node",
+            )
 
     def check_key(self, key: tuple[str, ...], schema: Schema, also: Sequence[str]) -> None:
         for name in key:

@@ -103,6 +103,8 @@ def _facts(topology: Topology, node: Node) -> Iterator[str]:
         rejected = [f"{feed.topic_name}.rejected" for feed in topology.rejects_written_by(node)]
         if rejected:
             yield f"writes {', '.join(rejected)}"
+        if node.diverts:
+            yield f"failed rows to {node.topic_name}.failed"
 
 
 def _id(node: Node) -> str:

@@ -18,6 +18,7 @@ from headrace.topology.nodes import (
     Stream,
     Topic,
     View,
+    is_failed,
     is_table,
     node_of,
 )
@@ -64,7 +65,7 @@ class Topology:
 
         Streams come before views, since their transaction covers the rejects as well.
         """
-        if isinstance(feed, Rate) or (isinstance(feed, Channel) and feed.name == REJECTED):
+        if isinstance(feed, Rate) or is_failed(feed) or (isinstance(feed, Channel) and feed.name == REJECTED):
             return None
         return min(self.readers(feed), key=_reject_rank, default=None)
 
@@ -87,7 +88,7 @@ class Topology:
     def beats(self, feed: Feed) -> bool:
         """Whether its time goes on without events: by a heartbeat, its own or that of a topic its rows come from."""
         node = node_of(feed)
-        if isinstance(feed, Channel) and feed.name in (LATE, REJECTED):
+        if is_failed(feed) or (isinstance(feed, Channel) and feed.name in (LATE, REJECTED)):
             return False  # what is late is older than any time that is told
         if isinstance(node, QueryNode):
             return any(self.beats(upstream) for upstream in self.feeds(node) if not is_table(upstream))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from headrace.errors import InputError
-from headrace.topology.choices import Format, Guarantee, Latency
+from headrace.topology.choices import Format, Guarantee, Latency, OnError
 from headrace.topology.duration import Duration
 from headrace.topology.nearest import did_you_mean
 from headrace.topology.place import Place, place_of_caller
@@ -29,12 +29,14 @@ __all__ = [
     "TableTopic",
     "Topic",
     "View",
+    "is_failed",
     "is_table",
     "node_of",
 ]
 
 LATE = "late"
 REJECTED = "rejected"
+FAILED = "failed"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,6 +115,16 @@ def node_of(feed: Feed) -> Node:
 def is_table(feed: Feed) -> bool:
     """Whether what is read of it are the rows of a table, which change, and not events."""
     return isinstance(feed, TableTopic | TableNode)
+
+
+def is_failed(feed: Feed) -> bool:
+    """Whether it is the channel of the rows on which a node's function raised. Declared channels may have its name."""
+    return (
+        isinstance(feed, Channel)
+        and feed.name == FAILED
+        and isinstance(feed.node, QueryNode)
+        and not (isinstance(feed.node, Stream) and feed.node.channels)
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -215,6 +227,12 @@ class QueryNode(FunctionNode):
 
     key: tuple[str, ...]
     guarantee: Guarantee
+    on_error: OnError = OnError.STOP
+
+    @property
+    def diverts(self) -> bool:
+        """Whether rows on which its function raises leave by `.failed`."""
+        return self.on_error is OnError.DIVERT
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -230,7 +248,9 @@ class Stream(QueryNode):
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        return (*self.channels, LATE) if self.channels else (LATE, REJECTED)
+        if self.channels:
+            return (*self.channels, LATE)
+        return (LATE, REJECTED, FAILED) if self.diverts else (LATE, REJECTED)
 
     @property
     def outputs(self) -> tuple[Feed, ...]:
@@ -259,4 +279,4 @@ class View(QueryNode):
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        return (LATE,)
+        return (LATE, FAILED) if self.diverts else (LATE,)

@@ -1,12 +1,20 @@
 """Where in the user's files something was declared."""
 
 import sys
+import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Place", "place_of_caller"]
+__all__ = ["Place", "place_of_caller", "users_place"]
 
 HERE = str(Path(__file__).parent)
+# Headrace itself, installed packages, and Python's own library.
+NOT_THE_USERS = (
+    str(Path(__file__).parent.parent),
+    *(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")),
+    "<",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +38,12 @@ def place_of_caller() -> Place:
     while frame.f_back is not None and str(Path(frame.f_code.co_filename).parent) == HERE:
         frame = frame.f_back
     return Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def users_place(lines: Iterable[tuple[str, int | None]]) -> Place | None:
+    """Of the files and lines of a traceback, the innermost of the user's own."""
+    for file, line in reversed(list(lines)):
+        # On a cluster, PySpark may come as an archive, or from Spark's own folder.
+        if line is not None and not file.startswith(NOT_THE_USERS) and "/pyspark" not in file:
+            return Place(file, line)
+    return None

@@ -8,6 +8,7 @@ from headrace.topology.choices import Latency
 from headrace.topology.declaring import problem_at
 from headrace.topology.nearest import did_you_mean
 from headrace.topology.nodes import (
+    FAILED,
     REJECTED,
     Channel,
     Feed,
@@ -81,6 +82,9 @@ def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, n
             return None
         message = f"{upstream.kind} {upstream.name!r} has no channel {feed.name!r}"
         step = did_you_mean(feed.name, upstream.channel_names)
+        if feed.name == FAILED and isinstance(upstream, QueryNode):
+            message = f"nothing writes {feed}: {upstream.name!r} does not divert rows on which its function raises"
+            step = f'add on_error="divert" to {upstream.name!r}'
         return problem_at(feed.place, f"{node.kind} {node.name!r}: {message}", step or "read the node itself")
     if isinstance(upstream, View):
         step = f"read what {upstream.name!r} reads, or make it a stream"

@@ -33,15 +33,13 @@ class Batch:
         """By topic and partition, the offset at which the next batch begins."""
         return topic_offsets(source.end for source in self.checkpoint.sources(self.number))
 
-    def frames(self) -> Iterator[DataFrame]:
-        """Its rows; then, once they were computed, its rejects."""
-        yield self.frame
-        yield from self.rejects()
+    def rejects(self, *, counted: bool = True) -> Iterator[DataFrame]:
+        """The records of the batch that could not be used. Only once its rows were computed: they are counted then.
 
-    def rejects(self) -> Iterator[DataFrame]:
-        """The records of the batch that could not be used. Only once its rows were computed: they are counted then."""
+        Where they were not computed as a whole, nothing is counted.
+        """
         for rejected in self.planned.rejects:
-            if self._count(rejected) == 0:
+            if counted and self._count(rejected) == 0:
                 continue
             source = self._source_of(rejected.feed)
             if source is not None:

@@ -37,6 +37,12 @@ class Rows:
         self._pieces = [batch for batch in batches if batch.num_rows]
         self._ends = list(accumulate(piece.num_rows for piece in self._pieces))
 
+    @classmethod
+    def joined(cls, parts: "Sequence[Rows]") -> "Rows":
+        """The rows of several, one after the other."""
+        pieces = [piece for part in parts for piece in part._pieces]
+        return cls(pieces, spooled=sum(piece.nbytes for piece in pieces) > IN_MEMORY)
+
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 

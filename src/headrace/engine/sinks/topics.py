@@ -1,6 +1,6 @@
 """Topics as sinks: a batch is there exactly once, at least once or at most once, as its node asks."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -11,6 +11,7 @@ from headrace.engine.checkpoints import Checkpoint
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
 from headrace.engine.encoding import ORDER
+from headrace.engine.failing import collected_rows, drain
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.ledger import BEGUN, Entry, TopicLedger
 from headrace.engine.sinks.producing import RecordProducer, TransactionalProducer
@@ -109,9 +110,9 @@ class ExactlyOnceTopics:
 
     def write(self, batch: Batch) -> None:
         if self._writer.has(batch.number):
-            batch.drain()
+            drain(batch)
             return
-        with collected(batch.frames(), self._spool) as parts:
+        with collected(batch, self._spool) as parts:
             if parts:
                 self._write(batch.number, parts)
 
@@ -168,9 +169,7 @@ class AtLeastOnceTopics:
 
     def write(self, batch: Batch) -> None:
         assert self._producer is not None
-        if self._by_tasks:
-            records_of(batch.frame).write.format("kafka").options(**self._config.connector_options()).save()
-        with collected(batch.rejects() if self._by_tasks else batch.frames(), self._spool) as parts:
+        with collected(batch, self._spool, self._write_by_tasks if self._by_tasks else None) as parts:
             self._producer.send(in_order(parts))
             self._producer.flush()
 
@@ -178,6 +177,9 @@ class AtLeastOnceTopics:
         if self._producer is not None:
             producer, self._producer = self._producer, None
             producer.close()
+
+    def _write_by_tasks(self, frame: DataFrame) -> None:
+        records_of(frame).write.format("kafka").options(**self._config.connector_options()).save()
 
 
 def topic_sink(
@@ -209,11 +211,16 @@ def in_order(parts: Iterable[Rows]) -> "Iterator[pa.RecordBatch]":
 
 
 @contextmanager
-def collected(frames: Iterable[DataFrame], spool: Path) -> Iterator[list[Rows]]:
-    """The rows of each, run one after the other; what is empty is left out."""
+def collected(batch: Batch, spool: Path, write: Callable[[DataFrame], None] | None = None) -> Iterator[list[Rows]]:
+    """The rows of a batch, the records of those that failed, and its rejects; what is empty is left out.
+
+    With `write`, the batch is written by that, and its rows are none of the parts.
+    """
     with ExitStack() as stack:
-        parts = [stack.enter_context(collect(frame, spool)) for frame in frames]
-        yield [rows for rows in parts if len(rows)]
+        rows, failed = collected_rows(batch, spool, write)
+        parts = [stack.enter_context(part) for part in (rows, failed) if part is not None]
+        parts += [stack.enter_context(collect(frame, spool)) for frame in batch.rejects(counted=failed is None)]
+        yield [part for part in parts if len(part)]
 
 
 def spool_folder(config: RunConfig, app: str) -> Path:

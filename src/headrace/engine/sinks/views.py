@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from headrace.engine.checkpoints import Checkpoint
 from headrace.engine.cluster import Cluster
 from headrace.engine.config import RunConfig
+from headrace.engine.failing import collected_rows, drain
 from headrace.engine.results import LATE_RECORD
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.ledger import BEGUN, Entry, agreed
@@ -62,10 +63,11 @@ class ViewSink:
     def write(self, batch: Batch) -> None:
         is_there = batch.number <= self._last
         if is_there and (self._records is None or self._records.has(batch.number)):
-            batch.drain()
+            drain(batch)
             return
-        with collect(batch.frame, self._spool) as rows:
-            self._write_records(batch, rows)
+        rows, failed = collected_rows(batch, self._spool)
+        with rows:
+            self._write_records(batch, rows, failed)
             if is_there:
                 return
             query_id = self._checkpoint.query_id
@@ -81,20 +83,22 @@ class ViewSink:
         if self._records is not None:
             self._records.close()
 
-    def _write_records(self, batch: Batch, rows: Rows) -> None:
-        """What of a batch goes to topics: late rows, and what could not be used."""
+    def _write_records(self, batch: Batch, rows: Rows, failed: Rows | None) -> None:
+        """What of a batch goes to topics: late rows, those that failed, and what could not be used."""
         if self._records is None or self._records.has(batch.number):
             return
         late = _which(rows, late=True)
         some_late = late is not None and len(late)
         with ExitStack() as stack:
-            parts = [stack.enter_context(collect(frame, self._spool)) for frame in batch.rejects()]
+            rejects = batch.rejects(counted=failed is None)
+            parts = [stack.enter_context(collect(frame, self._spool)) for frame in rejects]
+            parts += [] if failed is None else [stack.enter_context(failed)]
             if some_late or any(map(len, parts)):
                 with self._records.transaction(batch.number) as producer:
                     if some_late:
                         producer.send(_records_of_late(rows, late))
-                    for rejects in parts:
-                        producer.send(rejects.slices(only=RECORD))
+                    for part in parts:
+                        producer.send(part.slices(only=RECORD))
 
 
 def view_sink(
