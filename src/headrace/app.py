@@ -1,4 +1,4 @@
-"""The app as its users have it: what `topology` declares, and the clients that send to it and read from it."""
+"""The public App: the declarations of `topology`, and clients that write to its topics and read from it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +25,7 @@ __all__ = ["App", "Running", "View"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View(topology.View):
-    """A function whose rows become a PostgreSQL table, `app.name`, up to date by key, and read here."""
+    """A function whose rows become the PostgreSQL table `app.name`, updated by key; read it with these methods."""
 
     def get(
         self,
@@ -37,7 +37,7 @@ class View(topology.View):
     ) -> dict[str, Any] | None:
         """The row of a key, or None. A key of several columns is a tuple, or a mapping by column.
 
-        With `after`, it waits until the view has seen what was sent: so one reads one's own writes. NotCovered is
+        With `after`, it waits until the view covers these receipts, so that you read your own writes. NotCovered is
         raised if that takes longer than the timeout.
         """
         reader = self.reader(postgres=postgres)
@@ -55,9 +55,9 @@ class View(topology.View):
         timeout: float = 30.0,
         postgres: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Rows as dicts: all, those equal to a mapping, or those of a condition in SQL with `%s` in it.
+        """Rows as dicts: all, those equal to a mapping, or those of an SQL condition with `%s` parameters.
 
-        `after` and `timeout` are those of `get`.
+        `after` and `timeout` are as in `get`.
         """
         reader = self.reader(postgres=postgres)
         try:
@@ -66,14 +66,14 @@ class View(topology.View):
             reader.close()
 
     def reader(self, *, postgres: str | None = None) -> "ViewReader":
-        """What reads the view again and again over one connection; a thread needs its own."""
+        """A reader that keeps one connection for repeated reads; each thread needs its own."""
         from headrace.tables import ViewReader
 
         return ViewReader(_postgres_dsn(postgres), self.app_name, self.name, self.key)
 
 
 class Running:
-    """An app that runs in this process: where its services are, and how its nodes are doing."""
+    """An app that runs in this process: the addresses of its services, and the progress of its nodes."""
 
     def __init__(self, runner: "Runner", config: RunConfig) -> None:
         self.kafka = config.kafka_address
@@ -81,23 +81,20 @@ class Running:
         self._runner = runner
 
     def progress(self) -> "list[NodeProgress]":
-        """Every node, in the order of the graph. Raises NodeFailed once one has failed for good."""
-        nodes = self._runner.progress()
-        for node in nodes:
-            if node.state == "failed":
-                self._runner.process_all_available(node.node)  # which raises what it failed of
-        return nodes
+        """Every node, in the order of the graph. Raises once the run has failed, such as NodeFailed for a node."""
+        self._runner.check()
+        return self._runner.progress()
 
     def settle(self) -> None:
-        """Process all that the topics hold, and what comes of it, node by node down the graph."""
+        """Process all records in the topics and their results, node by node down the graph."""
         self._runner.process_all_available()
 
 
 class App(topology.App):
-    """A pipeline: topics and files that feed it, and functions that make streams and views of them.
+    """A pipeline: its source topics and files, and functions that make streams, tables and views of them.
 
-    Its clients find Kafka where `headrace run` does: at `kafka`, else at HEADRACE_KAFKA, else where headrace.toml
-    says, else in the embedded broker of the home folder, if that is up. So do views with PostgreSQL.
+    Its clients find Kafka as `headrace run` does: at `kafka`, else at HEADRACE_KAFKA, else as headrace.toml says,
+    else the embedded broker of the home folder, if it is up. Views find PostgreSQL in the same way.
     """
 
     view_type: ClassVar[type[topology.View]] = View
@@ -128,23 +125,29 @@ class App(topology.App):
         spark: str | None = None,
         postgres: str | None = None,
     ) -> Iterator[Running]:
-        """Run the app inside a `with` block, in this process; what `headrace run` does, for programs.
+        """Run the app inside a `with` block, in this process: `headrace run` for programs.
 
-        What no address is given for, here, in the environment or in headrace.toml, is embedded, under `home`. It
-        starts what is not up, and stops what it started.
+        A service without an address here, in the environment or in headrace.toml is embedded, under `home`. Services
+        that are not up are started, and stopped at the end. A failure that ended the run, such as NodeFailed, is raised
+        by `progress` and `settle`, and at the end of the block.
         """
         from headrace.engine.runner import Runner
-        from headrace.engine.spark_log import spark_log
+        from headrace.engine.spark_log import spark_log_path
+        from headrace.engine.topics import read_topics
         from headrace.services import Services
+        from headrace.threads import Threads
 
         config = RunConfig.load({"home": home, "kafka": kafka, "spark": spark, "postgres": postgres})
         has_views = any(isinstance(query, topology.View) for query in self.topology().queries)
         services = Services(config.home)
+        threads = Threads(spark_log_path(config.home))
         needs_broker, needs_postgres = config.kafka is None, config.postgres is None and has_views
         with ExitStack() as stack:
-            stack.enter_context(services.home.running(self.name))
+            registered = stack.enter_context(services.home.running(self.name))
             if needs_broker or needs_postgres:
-                embedded = stack.enter_context(services.used(kafka=needs_broker, postgres=needs_postgres))
+                embedded = stack.enter_context(
+                    services.used(kafka=needs_broker, postgres=needs_postgres, threads=threads)
+                )
                 config = replace(
                     config,
                     kafka=config.kafka or embedded.kafka,
@@ -152,11 +155,13 @@ class App(topology.App):
                     create_inputs=needs_broker,
                 )
             check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
-            runner = Runner(self, config)
+            runner = Runner(self, config, threads=threads)
             stack.callback(runner.stop)
-            with spark_log(config.home):
-                runner.start()
+            runner.start()
+            read = {query.name: read_topics(runner.topology, query) for query in runner.topology.queries}
+            registered.note(runner.cluster_id, read)
             yield Running(runner, config)
+            runner.check()
 
     def producer(self, *, kafka: str | None = None) -> "Producer":
         """A producer of rows for this app's topics; send inside `with app.producer() as producer:`."""

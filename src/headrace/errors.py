@@ -102,14 +102,18 @@ class FunctionFailed(EngineError):
 
 
 class NodeFailed(EngineError):
-    """A node kept failing, so the app stopped."""
+    """A node failed, and restarting it did not help."""
 
-    def __init__(self, node: str, batch: int | None, cause: str, *, next_step: str | None = None) -> None:
+    def __init__(
+        self, node: str, batch: int | None, cause: str, *, next_step: str | None = None, attempts: int = 1
+    ) -> None:
         where = "before its first batch" if batch is None else f"in batch {batch}"
-        super().__init__(f"node {node!r} keeps failing {where}: {cause}", next_step=next_step)
+        failed = "keeps failing" if attempts > 1 else "failed"
+        super().__init__(f"node {node!r} {failed} {where}: {cause}", next_step=next_step)
         self.node = node
         self.batch = batch
         self.cause = cause
+        self.attempts = attempts
 
 
 class InputError(Error):

@@ -1,4 +1,4 @@
-"""Processes that outlive the one that started them: begun with a log, known again by what they run, and ended."""
+"""Processes that outlive the one that started them: started with a log, found again by their command line, ended."""
 
 import subprocess
 import time
@@ -15,7 +15,7 @@ POLL = 0.02
 
 
 def spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a process of a session of its own, so that Ctrl-C in this terminal does not reach it."""
+    """Start a process in its own session, so that Ctrl-C in this terminal does not reach it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > LARGEST_LOG:
         log.replace(log.with_name(log.name + ".1"))
@@ -26,7 +26,7 @@ def spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
 
 
 def find(pid: int, folder: Path) -> psutil.Process | None:
-    """The process of that number, if its command line names the folder: numbers are used again, after a restart too."""
+    """The process with this id, if its command line names the folder: ids are reused."""
     try:
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE and str(folder) in process.cmdline():
@@ -37,7 +37,7 @@ def find(pid: int, folder: Path) -> psutil.Process | None:
 
 
 def end(process: psutil.Process, folder: Path, ways: Sequence[tuple[Signals, float]]) -> bool:
-    """Ask the process to stop, a way after the other, each with the seconds it gets; False if it is still there."""
+    """Send signals in turn, each with seconds to wait; False if the process still runs."""
     for signal, seconds in ways:
         try:
             process.send_signal(signal)

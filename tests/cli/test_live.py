@@ -11,6 +11,7 @@ from rich.console import Console
 
 from headrace.cli import live
 from headrace.engine.progress import NodeProgress, NodeState
+from headrace.threads import Threads
 
 NODE = NodeProgress(
     node="bursts",
@@ -67,7 +68,7 @@ def test_a_log_tells_news_at_once_and_progress_now_and_then(
     monkeypatch.setattr(live, "LINE_EVERY", 0.1)
     now: list[Any] = [NODE]
     display = live.Display()
-    with display.showing(lambda: now):
+    with display.showing(lambda: now, Threads()):
         printed = wait_for(capsys, "lag 7")
         time.sleep(0.3)
         assert capsys.readouterr().out == "", "nothing new, nothing said"
@@ -89,7 +90,7 @@ def test_a_log_tells_an_error_once_until_there_is_another(
         now[:] = [replace(NODE, state=state, errors=errors, last_error=last_error)]
         return wait_for(capsys, f"{errors} errors")
 
-    with display.showing(lambda: now):
+    with display.showing(lambda: now, Threads()):
         time.sleep(0.1)
         assert "the last: oh" in told(NodeState.RESTARTING, 1, "oh")
         assert told(NodeState.RUNNING, 1, "oh").endswith("1 errors\n")

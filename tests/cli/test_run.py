@@ -6,18 +6,21 @@ import pty
 import re
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from typing import IO
+from threading import Event, Thread
+from typing import IO, Self
 
 import psutil
 import psycopg
 import pytest
+from confluent_kafka import Producer
 
-from headrace.cli.run import _stopping_after
+from headrace.cli.driver import _stopping_after
+from headrace.services import Addresses, Services
 from tests.conftest import COMMAND, Headrace
 from tests.ending import down, end
 
@@ -55,7 +58,7 @@ def last(payments):
 class Terminal:
     """The command on a terminal of its own."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, **settings: str) -> None:
         self.said = ""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
         self._master, slave = pty.openpty()
@@ -68,7 +71,7 @@ class Terminal:
             start_new_session=True,
             # Ctrl-C reaches a process whose terminal it is.
             preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
-            env={**environment, "COLUMNS": "200", "TERM": "xterm"},
+            env={**environment, "COLUMNS": "200", "TERM": "xterm", **settings},
         )
         os.close(slave)
 
@@ -77,6 +80,12 @@ class Terminal:
         while text not in self.said:
             assert time.monotonic() < limit, self.said
             assert self._read() or self.process.poll() is None, self.said
+
+    def read(self) -> bool:
+        """Take in what it has printed: it would wait for that."""
+        while self._read():
+            pass
+        return True
 
     def press(self, key: bytes) -> None:
         os.write(self._master, key)
@@ -174,20 +183,131 @@ def test_an_app_runs_stops_and_goes_on_where_it_was(folder: Path, headrace_alone
         headrace_alone.ok("down")
 
 
-@pytest.mark.timeout(300)
-def test_a_java_process_that_dies_is_told_in_a_line(folder: Path) -> None:
+@pytest.mark.timeout(400)
+def test_a_java_process_that_is_killed_is_restarted_while_the_services_stay_up(
+    folder: Path, headrace_alone: Headrace
+) -> None:
     (folder / ".headrace").mkdir()
     # Another port than the usual one, which others may want.
     (folder / ".headrace" / "services.json").write_text(json.dumps({"broker": {"address": "127.0.0.1:0"}}))
-    said = folder / "said"
-    with said.open("w") as out, logged(folder, "run", "fraud.py", out=out) as run:
-        wait_until(lambda: "fraud runs" in said.read_text())
-        (java,) = (child for child in psutil.Process(run.pid).children() if "java" in child.name())
-        java.kill()
-        assert run.wait(PATIENCE) == 1
-    *_, last = said.read_text().splitlines()
-    assert re.match(r"headrace: node 'la\w+' keeps failing .*: the Java process of Spark has ended", last)
-    assert "Traceback" not in said.read_text()
+    terminal = Terminal(folder, "run", "fraud.py", HEADRACE_ATTEMPTS="2")
+
+    def java() -> psutil.Process:
+        children = psutil.Process(terminal.process.pid).children(recursive=True)
+        return next(child for child in children if "java" in child.name())
+
+    def services() -> list[int]:
+        noted = json.loads((folder / ".headrace" / "services.json").read_text())
+        return [noted["broker"]["pid"], psutil.Process(noted["broker"]["pid"]).pid]
+
+    try:
+        terminal.wait_for("rows/s")
+        kafka = re.findall(r"--kafka (\S+)", terminal.said)[0]
+        dsn = re.findall(r"psql '([^']+)'", terminal.said)[0]
+        before = services()
+        with Sender(kafka) as sender:
+            wait_until(lambda: len(topic(headrace_alone, kafka, "large")) > 10)
+            java().kill()
+            terminal.wait_for("restarting Spark in 0.5 s (attempt 2 of 2)")
+            sent = sender.sent
+            wait_until(lambda: terminal.read() and len(topic(headrace_alone, kafka, "large")) > sent)
+        wait_until(lambda: terminal.read() and len(view(dsn)) == sender.sent)
+        wait_until(lambda: terminal.read() and len(topic(headrace_alone, kafka, "large")) >= sender.sent)
+        assert topic(headrace_alone, kafka, "large") == sorted(f"c{n}" for n in range(sender.sent)), "each exactly once"
+        assert services() == before, "the broker stayed up"
+        java().kill()
+        assert terminal.wait() == 1
+    finally:
+        terminal.close()
+    assert "Traceback" not in terminal.said
+    assert "keeps failing" not in terminal.said
+    told = [line for line in terminal.said.splitlines() if "Java process" in line]
+    assert len(told) == 2
+    assert "the Java process of Spark was killed by SIGKILL; restarting Spark" in told[0]
+    assert "headrace: the Java process of Spark was killed by SIGKILL, 2 times in a row; see " in told[1]
+    assert Services(folder / ".headrace").addresses() == Addresses(None, None), "what the run started ends with it"
+
+
+@pytest.mark.timeout(300)
+def test_the_driver_ends_if_its_supervisor_is_killed(folder: Path, broker_address: str, tmp_path: Path) -> None:
+    (folder / "small.py").write_text(SMALL)
+    said = tmp_path / "said"
+    with said.open("w") as out, logged(folder, "run", "small.py", "--kafka", broker_address, out=out) as run:
+        wait_until(lambda: "small runs" in said.read_text())
+        children = psutil.Process(run.pid).children(recursive=True)
+        assert len(children) >= 2
+        run.kill()
+        gone, alive = psutil.wait_procs(children, 60)
+    assert not alive
+    assert len(gone) == len(children)
+
+
+@pytest.mark.timeout(300)
+def test_a_running_app_raises_if_java_is_killed(folder: Path, broker_address: str) -> None:
+    (folder / "small.py").write_text(SMALL.replace("small", "little") + PROGRAM)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
+    environment = kept | {"HEADRACE_KAFKA": broker_address}
+    words = [sys.executable, "small.py"]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    said = "the Java process of Spark was killed by SIGKILL; restart the app"
+    assert done.stdout.splitlines() == [f"{place}: EngineError: {said}" for place in ("progress", "block")], done.stderr
+
+
+SMALL = """
+import headrace as hr
+
+app = hr.App("small")
+app.rate("ticks", rows_per_second=5)
+
+
+@app.stream
+def same(ticks):
+    return ticks
+"""
+
+PROGRAM = """
+
+def told(place, error):
+    print(f"{place}: {type(error).__mro__[1].__name__}: {str(error).partition('; processing')[0]}", flush=True)
+
+
+import time, psutil
+try:
+    with app.running(home="home") as running:
+        next(child for child in psutil.Process().children() if "java" in child.name()).kill()
+        try:
+            while True:
+                running.progress()
+                time.sleep(0.1)
+        except hr.EngineError as error:
+            told("progress", error)
+except hr.EngineError as error:
+    told("block", error)
+"""
+
+
+class Sender:
+    """Sends payments all the time, from a thread."""
+
+    def __init__(self, kafka: str) -> None:
+        self.sent = 0
+        self._producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
+        self._ended = Event()
+        self._thread = Thread(target=self._send)
+
+    def _send(self) -> None:
+        while not self._ended.wait(0.05):
+            self._producer.produce("payments", json.dumps({"card": f"c{self.sent}", "amount": 150}), f"c{self.sent}")
+            assert self._producer.flush(10) == 0, "the broker is not there"
+            self.sent += 1
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
 
 READ = ("--from", "beginning", "--exit-at-end", "--kafka-set", "isolation.level=read_committed")

@@ -5,9 +5,13 @@ import json
 import os
 import pty
 import subprocess
+import time
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
+from headrace.services import Home
 from tests.conftest import COMMAND, Headrace
 
 
@@ -78,6 +82,33 @@ def test_deleting_without_a_person_to_ask_needs_yes(headrace: Headrace, topic: s
     headrace.ok("topics", "create", topic)
     assert "add --yes" in headrace.fails("topics", "delete", topic)
     assert topic in headrace.ok("topics", "list")
+
+
+def test_deleting_a_topic_that_is_read_warns(headrace: Headrace, topic: str) -> None:
+    headrace.ok("topics", "create", topic)
+    quiet = f"{topic}-quiet"
+    headrace.ok("topics", "create", quiet)
+    cluster = AdminClient({"bootstrap.servers": headrace.address}).list_topics(timeout=30).cluster_id
+    consumer = Consumer({"bootstrap.servers": headrace.address, "group.id": f"group-{topic}"})
+    consumer.subscribe([topic])
+    limit = time.monotonic() + 30
+    while not consumer.assignment():
+        assert time.monotonic() < limit
+        consumer.poll(0.1)
+    with Home(headrace.folder / ".headrace").running("fraud") as registered:
+        registered.note(cluster, {"large": [topic, "cards"], "last": [topic], "other": ["cards"]})
+        refused = headrace("topics", "delete", topic, quiet)
+        consumer.poll(0)
+        assert refused.returncode == 1
+        warnings = [line for line in refused.stderr.splitlines() if line.startswith("warning: ")]
+        assert warnings == [
+            f"warning: topic '{topic}' is being read by the running app 'fraud' (large, last), which will fail",
+            f"warning: topic '{topic}' is being read by the group 'group-{topic}'",
+        ]
+    consumer.close()
+    deleted = headrace("topics", "delete", topic, quiet, "--yes")
+    assert deleted.stdout == f"deleted {topic}\ndeleted {quiet}\n"
+    assert "warning" not in deleted.stderr, "neither runs any more"
 
 
 @pytest.mark.parametrize(("answer", "deleted"), [(b"n\n", False), (b"y\n", True)])

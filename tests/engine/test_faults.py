@@ -177,11 +177,13 @@ def test_a_topic_that_is_deleted_under_its_reader_stops_the_app_and_a_reset_star
         delete_topic(config, events)
         said = failure_of(runner)
     assert "node 'same' keeps failing in batch" in said
-    assert "a topic that it reads is gone" in said or "deleted and made again" in said
+    assert f"topic '{events}' was deleted while the app read it" in said
     assert "--reset same" in said
     # Made again, with more records than were read: Spark would skip as many of the new ones, without a word.
     send(config.kafka_address, events, [event(n) for n in range(100, 170)], key="k")
-    with pytest.raises(hr.CheckpointError, match=f"topic '{events}' was deleted and made again since 'same' read it"):
+    with pytest.raises(
+        hr.CheckpointError, match=f"topic '{events}' was deleted and created again since 'same' read it"
+    ):
         Runner(app, config, spark).start()
     Checkpoints(config.home, app.name).reset("same")
     with run(app, config, spark) as runner:
@@ -240,10 +242,10 @@ def last(checkpoint: Checkpoint, log: str) -> Path:
 
 
 DAMAGES: dict[str, tuple[Callable[[Checkpoint], object], str]] = {
-    "offsets empty": (lambda one: cut(last(one, "offsets"), ""), "is cut short"),
+    "offsets empty": (lambda one: cut(last(one, "offsets"), ""), "is truncated"),
     "offsets garbled": (lambda one: cut(last(one, "offsets"), 'v1\n{}\n{"x'), "cannot be read"),
-    "offsets of the last batch gone": (lambda one: cut(last(one, "offsets"), None), "does not have it"),
-    "all offsets gone": (lambda one: shutil.rmtree(one.spark / "offsets"), "does not have it"),
+    "offsets of the last batch gone": (lambda one: cut(last(one, "offsets"), None), "is missing in"),
+    "all offsets gone": (lambda one: shutil.rmtree(one.spark / "offsets"), "is missing in"),
     "commit garbled": (lambda one: cut(last(one, "commits"), "v1\n{x"), "cannot be read"),
     "metadata garbled": (lambda one: cut(one.spark / "metadata", "{"), "cannot be read"),
     "metadata gone": (lambda one: cut(one.spark / "metadata", None), "metadata is missing"),
@@ -269,7 +271,7 @@ def test_a_damaged_checkpoint_is_told_before_the_start_and_one_brought_back_goes
         assert "the checkpoint of 'same' is damaged" in str(told.value), name
         assert str(checkpoint.folder) in str(told.value), name
         assert said in str(told.value), name
-        assert "bring it back from a copy, or start over with --reset same" in str(told.value), name
+        assert "restore it from a backup, or start over with --reset same" in str(told.value), name
         shutil.rmtree(checkpoint.folder)
         shutil.copytree(copy, checkpoint.folder)
     send(config.kafka_address, events, [event(3)], key="k")
@@ -321,7 +323,7 @@ def test_a_full_disk_stops_the_app_and_once_there_is_room_it_goes_on(
         said = failure_of(runner)
         assert f"no space left on the disk of {small_disk}" in said
         assert "make room there and start the app again: it goes on where it was" in said
-    with pytest.raises(hr.CheckpointError, match="cannot be written: no space left on device; make room"):
+    with pytest.raises(hr.CheckpointError, match="cannot be written: no space left on device; free some space"):
         Runner(app_of(f"x{prefix}"), config, spark).start()
     ballast.unlink()
     with run(app, config, spark) as runner:

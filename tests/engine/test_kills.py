@@ -207,7 +207,7 @@ class World:
             case _:
                 self._java().kill()
                 assert self.wait() == 1, self.said
-                assert "the Java process of Spark has ended; start the app again" in self.said
+                assert "the Java process of Spark was killed by SIGKILL; restart the app" in self.said
                 return
         assert self.wait() == -signal.SIGKILL
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
 import headrace as hr
@@ -194,6 +195,38 @@ def test_a_stopped_run_goes_on_where_it_was(spark: SparkSession, config: RunConf
     assert len(windows) == len(set(windows)) == 5 * 23  # up to the watermark, 00:03:59
 
 
+def test_a_restarted_run_shows_what_its_checkpoints_know(spark: SparkSession, config: RunConfig, prefix: str) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream(key="k")
+    def counted(events: DataFrame) -> DataFrame:
+        return hr.windowed(events, hr.tumbling("10 seconds"), by="k").agg(n=hr.count())
+
+    @app.stream(key="k")
+    def slid(events: DataFrame) -> DataFrame:
+        return hr.windowed(events, hr.sliding("10 seconds"), by="k").agg(total=hr.sum("n"))
+
+    def shown(runner: Runner) -> list[tuple[Any, int, int]]:
+        return [(node.watermark, node.state_rows, node.state_bytes) for node in runner.progress()]
+
+    with run(app, config, spark) as runner:
+        for sent in (range(30), range(80, 82)):
+            send(config.kafka_address, f"{prefix}events", [event(n) for n in sent], key="k")
+            runner.process_all_available()
+        before = shown(runner)
+    assert all(watermark is not None and rows > 0 and size > 0 for watermark, rows, size in before)
+    with run(app, config, spark) as runner:
+        assert shown(runner) == before
+        time.sleep(2)  # Spark reports that it is idle, which must not clear it
+        assert shown(runner) == before
+        send(config.kafka_address, f"{prefix}events", [event(82)], key="k")
+        runner.process_all_available()
+        until(lambda: shown(runner)[0][1] == before[0][1] + 1)
+        # One row more, and one that no window needs any more.
+        until(lambda: shown(runner)[1][0] != before[1][0])
+        assert shown(runner)[1][1] == before[1][1]
+
+
 def test_changed_windows_are_refused_together_and_a_reset_starts_them_over(
     spark: SparkSession, config: RunConfig, prefix: str
 ) -> None:
@@ -292,6 +325,115 @@ def test_a_node_that_keeps_failing_stops_the_app_and_is_named(
     assert numbers(config, f"{prefix}broken") == [1]
 
 
+def fail(*_: Any) -> Any:
+    raise ZeroDivisionError("division by zero")
+
+
+@pytest.mark.parametrize(
+    "dies", ["headrace.engine.heartbeats.Heartbeats.beat", "headrace.engine.running.NodeRun._error"]
+)
+def test_a_thread_that_dies_ends_the_run_with_its_reason(
+    spark: SparkSession, config: RunConfig, prefix: str, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def same(events: DataFrame) -> DataFrame:
+        return events
+
+    with run(app, config, spark) as runner:
+        monkeypatch.setattr(dies, fail)
+        limit = threading.Timer(30, runner.request_stop)
+        limit.start()
+        assert runner.wait() == 1
+        limit.cancel()
+    assert isinstance(runner.failure, hr.EngineError)
+    name = "progress" if "beat" in dies else "same"
+    assert f"the background thread '{name}' died: ZeroDivisionError: division by zero" in str(runner.failure)
+    log = config.home.absolute() / "logs" / "spark.log"
+    assert str(log) in str(runner.failure)
+    assert "in fail" in log.read_text()
+    with pytest.raises(hr.EngineError, match="division by zero"):
+        runner.check()
+
+
+def test_with_keep_going_only_what_depends_on_a_failed_node_stops(
+    spark: SparkSession, config: RunConfig, prefix: str
+) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream(key="k")
+    def broken(events: DataFrame) -> DataFrame:
+        return events.withColumn("n", F.when(F.col("n") == 13, F.raise_error("unlucky number")).otherwise(F.col("n")))
+
+    @app.stream(key="k")
+    def after(broken: DataFrame) -> DataFrame:
+        return broken
+
+    @app.stream(key="k")
+    def last(after: DataFrame, events: DataFrame) -> DataFrame:
+        return after.unionByName(events)
+
+    @app.stream(key="k")
+    def whole(events: DataFrame) -> DataFrame:
+        return events
+
+    def states() -> dict[str, NodeState]:
+        return {node.node: node.state for node in runner.progress()}
+
+    runner = Runner(app, replace(config, attempts=1), spark, keep_going=True)
+    runner.start()
+    codes: list[int] = []
+    waiting = threading.Thread(target=lambda: codes.append(runner.wait()), daemon=True)
+    waiting.start()
+    try:
+        send(config.kafka_address, f"{prefix}events", [event(13)], key="k")
+        until(lambda: states()["last"] is NodeState.STOPPED)
+        send(config.kafka_address, f"{prefix}events", [event(14)], key="k")
+        until(lambda: numbers(config, f"{prefix}whole") == [13, 14])
+        shown = {node.node: node for node in runner.progress()}
+        assert waiting.is_alive()
+    finally:
+        runner.request_stop()
+        waiting.join(60)
+    assert {name: node.state for name, node in shown.items()} == {
+        "broken": NodeState.FAILED,
+        "after": NodeState.STOPPED,
+        "last": NodeState.STOPPED,
+        "whole": NodeState.RUNNING,
+    }
+    assert shown["after"].last_error == "stopped because it depends on 'broken', which failed"
+    assert codes == [1]
+    assert [failure.node for failure in runner.failures if isinstance(failure, hr.NodeFailed)] == ["broken"]
+    assert "node 'broken' failed in batch" in str(runner.failure), "it did not keep failing: it failed once"
+
+
+def test_a_deleted_topic_is_named_with_all_its_readers(spark: SparkSession, config: RunConfig, prefix: str) -> None:
+    app = app_with_events(prefix)
+
+    @app.stream
+    def one(events: DataFrame) -> DataFrame:
+        return events
+
+    @app.stream
+    def two(events: DataFrame) -> DataFrame:
+        return events
+
+    @app.stream
+    def three(one: DataFrame) -> DataFrame:
+        return one
+
+    with run(app, config, spark) as runner:
+        send(config.kafka_address, f"{prefix}events", [event(n) for n in range(9)], key="k")
+        runner.process_all_available()
+        admin = AdminClient({"bootstrap.servers": config.kafka_address})
+        admin.delete_topics([f"{prefix}events"])[f"{prefix}events"].result(30)
+        assert runner.wait() == 1
+    said = str(runner.failure)
+    assert f"topic '{prefix}events' was deleted while the app read it" in said
+    assert "restart the app with --reset one --reset two: " in said
+
+
 def test_a_failure_that_passes_is_followed_by_a_restart(
     spark: SparkSession, config: RunConfig, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,15 +483,18 @@ def test_a_stop_lets_the_batch_finish(
         time.sleep(2)
         commit(self)
 
+    checkpoint = Checkpoints(config.home, app.name).of("same")
     runner = Runner(app, config, spark)
     runner.start()
+    # On a new checkpoint Spark runs a first batch even if there is no record.
+    until(lambda: checkpoint.committed_batch() == 0)
     monkeypatch.setattr(TransactionalProducer, "commit", slowly)
     send(config.kafka_address, f"{prefix}events", [event(1)], key="k")
     assert inside.wait(60)
     runner.request_stop()
     assert runner.wait() == 0
     assert numbers(config, f"{prefix}same") == [1]
-    assert Checkpoints(config.home, app.name).of("same").committed_batch() == 0
+    assert checkpoint.committed_batch() == checkpoint.last_batch() == 1
 
 
 def test_lag_counts_what_was_not_read(
@@ -419,11 +564,11 @@ def test_a_replay_reads_again_from_a_time_and_keeps_the_old_checkpoint(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("same", "is no replay"),
-        ("same:=2026-01-01", "is no replay"),
-        ("same:events=yesterday", "'yesterday' is no time"),
+        ("same", "is not a replay"),
+        ("same:=2026-01-01", "is not a replay"),
+        ("same:events=yesterday", "'yesterday' is not a time"),
         ("sane:events=2026-01-01", "did you mean 'same'"),
-        ("events=2026-01-01", "keeps no checkpoint"),
+        ("events=2026-01-01", "has no checkpoint"),
         ("same:evens=2026-01-01", "did you mean 'events'"),
     ],
 )

@@ -16,6 +16,8 @@ from headrace.topology import StateStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.testing import Environment
+
 
 def test_the_session_is_in_utc_and_retries_tasks(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
@@ -28,6 +30,19 @@ def test_the_session_is_in_utc_and_retries_tasks(spark: SparkSession) -> None:
 def test_python_workers_are_the_python_that_runs(spark: SparkSession) -> None:
     found = spark.sparkContext.parallelize([0]).map(lambda _: __import__("sys").executable).collect()
     assert [Path(path).resolve() for path in found] == [Path(sys.executable).resolve()]
+
+
+def test_what_workers_print_goes_to_the_log(
+    spark: SparkSession, headrace_environment: Environment, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = headrace_environment.folder / "spark" / "logs" / "spark.log"
+    spark.sparkContext.parallelize([0]).map(lambda _: print("printed by a worker", flush=True)).collect()
+    limit = time.monotonic() + 30
+    while not log.exists() or "printed by a worker" not in log.read_text():
+        assert time.monotonic() < limit, "nothing of it is in the log"
+        time.sleep(0.05)
+    captured = capfd.readouterr()
+    assert "printed by a worker" not in captured.out + captured.err
 
 
 def test_state_is_kept_where_the_app_says() -> None:

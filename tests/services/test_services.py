@@ -171,8 +171,8 @@ def test_a_service_that_dies_is_started_again_at_its_address(services: Services)
         wait_until(lambda: len(told) >= 2)
         assert services.addresses() == addresses
         assert set(told) == {
-            "the embedded broker died and was started again",
-            "the embedded postgres died and was started again",
+            "the embedded broker died and was restarted",
+            "the embedded postgres died and was restarted",
         }
         assert not set(before.values()) & set(pids(services).values())
         assert addresses.kafka is not None

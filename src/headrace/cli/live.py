@@ -1,11 +1,13 @@
-"""How a running app is shown: a table that stays in place on a terminal, and lines in a log elsewhere."""
+"""How a running app is shown: a live table on a terminal, lines of a log elsewhere."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from threading import Event, Thread
+from threading import Event
 from typing import TYPE_CHECKING
+
+from headrace.threads import Threads
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,33 +24,49 @@ LINE_EVERY = 10.0
 
 
 class Display:
-    """Shows progress, and remarks between."""
+    """Shows progress, and prints remarks."""
 
     def __init__(self) -> None:
         self._pretty = sys.stdout.isatty()
 
     def remark(self, text: str) -> None:
-        """A line of its own; rich moves a table that is being shown out of its way."""
+        """Print a line; rich moves the live table out of its way."""
         print(text if self._pretty else f"{_now()} {text}", flush=True)
 
     @contextmanager
-    def showing(self, look: "Look") -> Iterator[None]:
-        """Show what `look` tells until the end."""
-        with self._table(look) if self._pretty else self._lines(look):
+    def showing(self, look: "Look", threads: Threads) -> Iterator[None]:
+        """Show the progress that `look` returns until the end of the block."""
+        with self._table(look, threads) if self._pretty else self._lines(look, threads):
             yield
 
     @contextmanager
-    def _table(self, look: "Look") -> Iterator[None]:
+    def _table(self, look: "Look", threads: Threads) -> Iterator[None]:
         from rich.live import Live
 
-        with Live(get_renderable=lambda: table(look()), refresh_per_second=1 / LOOK_EVERY, vertical_overflow="visible"):
-            yield
+        ended = Event()
+
+        def refresh() -> None:
+            while not ended.wait(LOOK_EVERY):
+                live.refresh()
+
+        # Refreshed by a thread of ours, whose death is noticed. What is printed to stderr does not belong in the table.
+        with Live(
+            get_renderable=lambda: table(look()),
+            auto_refresh=False,
+            vertical_overflow="visible",
+            redirect_stderr=False,
+        ) as live:
+            thread = threads.start("display", refresh)
+            try:
+                yield
+            finally:
+                ended.set()
+                thread.join()
 
     @contextmanager
-    def _lines(self, look: "Look") -> Iterator[None]:
+    def _lines(self, look: "Look", threads: Threads) -> Iterator[None]:
         ended = Event()
-        thread = Thread(target=self._log, args=(look, ended), name="headrace display", daemon=True)
-        thread.start()
+        thread = threads.start("display", lambda: self._log(look, ended))
         try:
             yield
         finally:
@@ -56,7 +74,7 @@ class Display:
             thread.join()
 
     def _log(self, look: "Look", ended: Event) -> None:
-        """A node's line every ten seconds while it has something to do, and at once when something happens to it."""
+        """A line for a node every ten seconds while it is busy, and at once if its state or its errors change."""
         shown: dict[str, tuple[object, ...]] = {}
         happened: dict[str, tuple[object, ...]] = {}
         errors: dict[str, str | None] = {}
@@ -75,7 +93,7 @@ class Display:
 
 
 def table(nodes: "Sequence[NodeProgress]") -> "Table":
-    """The nodes as a rich table; what is wrong stands under it."""
+    """The nodes as a rich table, with errors below."""
     from rich.table import Table
     from rich.text import Text
 
@@ -111,7 +129,7 @@ def cells(node: "NodeProgress") -> list[str]:
 
 
 def line(node: "NodeProgress", *, is_error_known: bool = False) -> str:
-    """The same in words, for a log; an error that is known is counted, and not told again."""
+    """The same as a line of a log; a known error is counted, not repeated."""
     rate, lag, watermark, late, rejected, state, size, batch, errors = cells(node)
     said = [f"{node.node}: {node.state}, {rate} rows/s, lag {lag}"]
     said += [f"watermark {watermark}"] if node.watermark is not None else []

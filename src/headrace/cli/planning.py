@@ -22,18 +22,16 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
     """The queries of an app, in a session that ends with them. Spark needs an address of Kafka, but asks nobody."""
     from headrace.engine.plan import plan
     from headrace.engine.session import LOCAL, start_session
-    from headrace.engine.spark_log import spark_log
 
     with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
         home = Path(folder)
-        with spark_log(home):
-            session = start_session(
-                app.name,
-                home=home,
-                master=config.spark or LOCAL,
-                state=app.state,
-                partitions=config.state_partitions,
-                settings=config.spark_settings,
-            )
+        session = start_session(
+            app.name,
+            home=home,
+            master=config.spark or LOCAL,
+            state=app.state,
+            partitions=config.state_partitions,
+            settings=config.spark_settings,
+        )
         stack.callback(session.stop)
         yield plan(app.topology(), session, replace(config, kafka=config.kafka or DEFAULT_KAFKA, home=home))

@@ -1,16 +1,9 @@
-"""`headrace run`: a file of functions as a pipeline, until it is stopped."""
+"""`headrace run`: an app from a Python file, until it is stopped."""
 
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from threading import Timer
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from headrace.cli.again import Again
 from headrace.cli.apps import (
     AppName,
     ConfigFile,
@@ -23,17 +16,7 @@ from headrace.cli.apps import (
     SparkSet,
     load_config,
 )
-from headrace.cli.live import Display
 from headrace.cli.options import Yes, check_address
-
-if TYPE_CHECKING:
-    from headrace.engine.config import Offsets, RunConfig
-    from headrace.engine.jars import Jar
-    from headrace.topology import App, Topology, View
-
-
-class Stopped(BaseException):
-    """SIGTERM or Ctrl-C before the queries run."""
 
 
 def run(
@@ -48,146 +31,38 @@ def run(
     config: ConfigFile = None,
     reset: Annotated[
         list[str] | None,
-        typer.Option("--reset", metavar="NODE", help="Start a node over: all is read and written again. Repeatable."),
+        typer.Option("--reset", metavar="NODE", help="Start a node over: reprocess all its input. Repeatable."),
     ] = None,
     replay: Annotated[
         list[str] | None,
         typer.Option(
             "--replay",
             metavar="NODE:TOPIC=TIME",
-            help="Let a node read a topic again since a time, such as 2026-01-01T00:00. Repeatable.",
+            help="Let a node read a topic again from a time, such as 2026-01-01T00:00. Repeatable.",
         ),
     ] = None,
     yes: Yes = False,
+    keep_going: Annotated[
+        bool,
+        typer.Option("--keep-going", help="If a node fails, keep running the nodes that do not depend on it."),
+    ] = False,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.1, help="Stop by itself after so long; else when told to.")
+        float | None, typer.Option("--seconds", min=0.1, help="Stop after this many seconds.", show_default=False)
     ] = None,
+    link: Annotated[int | None, typer.Option("--link", hidden=True)] = None,
 ) -> int:
-    """Run an app until it is stopped. What no address is given for is embedded, and started if it is not up."""
+    """Run an app until it is stopped. Services without an address are embedded, and started if they are not up."""
     check_address(kafka)
     settings = load_config(
         file=config, home=home, kafka=kafka, kafka_set=kafka_set, spark=spark, spark_set=spark_set, postgres=postgres
     )
-    from headrace.topology import load_app
+    if link is None:
+        from headrace.cli.supervisor import Supervisor
 
-    found = load_app(file, app)
-    topology = found.topology()
-    again = Again(topology, reset or [], replay or [], yes)
-    try:
-        with _stops():
-            return _run(found, topology, settings, again, seconds)
-    except (Stopped, KeyboardInterrupt):
-        return 0
+        return Supervisor(settings, seconds).run()
+    from headrace.cli.driver import drive
+    from headrace.cli.link import Link
 
-
-def _run(app: "App", topology: "Topology", config: "RunConfig", again: Again, seconds: float | None) -> int:
-    from headrace.services import Services
-
-    display = Display()
-    services = Services(config.home)
-    needs_broker = config.kafka is None
-    needs_postgres = config.postgres is None and bool(_views(topology))
-    with ExitStack() as stack:
-        stack.enter_context(services.home.running(app.name))
-        display.remark(f"starting {app.name} in {services.home.path}")
-        if needs_broker or needs_postgres:
-            used = services.used(kafka=needs_broker, postgres=needs_postgres, notice=display.remark)
-            addresses = stack.enter_context(used)
-            config = replace(
-                config,
-                kafka=config.kafka or addresses.kafka,
-                postgres=config.postgres or addresses.postgres,
-                create_inputs=config.create_inputs or needs_broker,
-            )
-        _check_reachable(topology, config, is_own_kafka=not needs_broker)
-        over = again.agreed(config, display)
-        return _until_stopped(app, config, display, seconds, over)
-
-
-def _until_stopped(
-    app: "App", config: "RunConfig", display: Display, seconds: float | None, over: "Mapping[str, Offsets | None]"
-) -> int:
-    from headrace.engine.runner import Runner
-    from headrace.engine.spark_log import spark_log
-
-    def fetching(jar: "Jar", there: int, wanted: int) -> None:
-        display.remark(f"fetching {jar}, {there + 1} of {wanted} (once)")
-
-    runner = Runner(app, config)
-    try:
-        try:
-            with spark_log(config.home):
-                runner.start(fetching, over)
-        finally:
-            for name, place in runner.kept.items():
-                display.remark(f"the old checkpoint of {name} is kept in {place}")
-        for line in _where_to_look(runner.topology, config):
-            display.remark(line)
-        with _stopping_after(seconds, runner.request_stop), display.showing(runner.progress):
-            code = runner.wait()
-    finally:
-        runner.stop()
-    if runner.failure is not None:
-        raise runner.failure
-    display.remark(f"{app.name} stopped")
-    return code
-
-
-@contextmanager
-def _stopping_after(seconds: float | None, stop: Callable[[], None]) -> Iterator[None]:
-    if seconds is None:
-        yield
-        return
-    timer = Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
-    from headrace.engine.spark_log import spark_log_path
-    from headrace.engine.topics import written_topics
-
-    yield f"{topology.app_name} runs: {', '.join(query.name for query in topology.queries)}; Ctrl-C stops it"
-    topics = list(dict.fromkeys(topic for query in topology.queries for topic in written_topics(topology, query)))
-    if topics:
-        yield f"  topics: headrace consume {topics[0]} --from beginning --kafka {config.kafka_address}"
-    if views := _views(topology):
-        yield f"  tables: psql '{config.postgres_dsn}' ({', '.join(view.table_name for view in views)})"
-    yield f"  Spark's log: {spark_log_path(config.home)}"
-
-
-def _check_reachable(topology: "Topology", config: "RunConfig", is_own_kafka: bool) -> None:
-    """A wrong address is a mistake to be told at once, not something to wait out."""
-    from headrace.engine.reaching import RESTART_SECONDS, check_reachable
-
-    if is_own_kafka:
-        check_reachable(config.kafka_address, RESTART_SECONDS)
-    if _views(topology):
-        from headrace.tables import check_postgres
-
-        check_postgres(config.postgres_dsn)
-
-
-def _views(topology: "Topology") -> "list[View]":
-    from headrace.topology import View
-
-    return [query for query in topology.queries if isinstance(query, View)]
-
-
-@contextmanager
-def _stops() -> Iterator[None]:
-    """Until the queries run, SIGTERM and Ctrl-C end the command where it is; the runner has better ways afterwards."""
-
-    def on_signal(_: int, __: FrameType | None) -> None:
-        raise Stopped
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return drive(
+        Link.inherited(link), settings, file, app, reset or [], replay or [], agreed=yes, keep_going=keep_going
+    )

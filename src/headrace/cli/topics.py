@@ -193,10 +193,13 @@ def delete(
     """Delete topics and everything in them."""
     cluster = connect(kafka, kafka_set)
     from headrace.cli.kafka import REQUEST_SECONDS
+    from headrace.cli.readers import readers_of
 
     admin = cluster.admin()
     for name in names:
         cluster.topic(admin, name)
+    for reader in readers_of(cluster, admin, names):
+        note(f"warning: {reader}")
     if not yes:
         ask(f"Delete {', '.join(names)} at {cluster.address}, with all records?")
     for name, future in admin.delete_topics(names, request_timeout=REQUEST_SECONDS).items():

@@ -6,7 +6,7 @@ from typing import Any
 __all__ = ["OPERATORS", "changes"]
 
 OPERATORS = "operators"
-"""What of a fingerprint tells of Spark's operators that keep state; absent where there are none."""
+"""The part of a fingerprint about Spark's stateful operators; absent if there are none."""
 OF_STATE = (OPERATORS, "windows", "output_mode", "partitions")
 
 NAMES = {
@@ -16,28 +16,26 @@ NAMES = {
     "event_time": "its event time",
     "order_by": "order_by",
     "channels": "its channels",
-    "rejects": "what it writes the rejects of",
+    "rejects": "the topics whose rejected records it writes",
     "output_mode": "emit",
     "partitions": "state-partitions",
-    OPERATORS: "what Spark keeps state for",
+    OPERATORS: "the list of its stateful operators in Spark",
 }
-WINDOW_NAMES = {"by": "what {} is by", "time": "the time of {}", "late": "late of {}", "window": "{}"}
+WINDOW_NAMES = {"by": "the key of {}", "time": "the time of {}", "late": "late of {}", "window": "{}"}
 EMITS = {"append": "final", "update": "changes"}
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A sentence for each; none where both are the same."""
+    """A sentence for each change; none if both are the same."""
     told = list(_sources(before.get("sources", {}), now.get("sources", {})))
     if (OPERATORS in before) != (OPERATORS in now):
-        told.append(
-            "it kept state and keeps none now" if OPERATORS in before else "it kept no state and keeps some now"
-        )
+        told.append("it had state and now has none" if OPERATORS in before else "it had no state and now has some")
         before, now = (_without(side, OF_STATE) for side in (before, now))
     told += _windows(before.get("windows", []), now.get("windows", []))
     rest = [_without(side, ("sources", "windows", OPERATORS)) for side in (before, now)]
     told += _each(rest[0], rest[1], {name: NAMES.get(name, name) for name in {**rest[0], **rest[1]}})
     if not told:
-        # Of Headrace's own windows all is said above. What Spark says of its operators is for what is written without.
+        # Headrace's own windows are compared above. Spark's operators matter for queries that do not use those.
         told += _compared(NAMES[OPERATORS], before.get(OPERATORS), now.get(OPERATORS))
     return told
 
@@ -45,9 +43,9 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in sorted({*before, *now}):
         if name not in before:
-            yield f"it reads {name} now and did not"
+            yield f"it now reads {name}"
         elif name not in now:
-            yield f"it read {name} and does not now"
+            yield f"it no longer reads {name}"
         else:
             said = {known: f"{known.replace('_', ' ')} of {name}" for known in {**before[name], **now[name]}}
             yield from _each(before[name], now[name], said)
@@ -73,7 +71,7 @@ def _each(before: Mapping[str, Any], now: Mapping[str, Any], names: Mapping[str,
         if name not in before:
             yield f"{names[name]} is new: {_shown(now[name])}"
         elif name not in now:
-            yield f"{names[name]} is gone: it was {_shown(before[name])}"
+            yield f"{names[name]} was removed: it was {_shown(before[name])}"
         elif name == "output_mode":
             yield from _compared(names[name], *(EMITS.get(side[name], side[name]) for side in (before, now)))
         else:

@@ -1,12 +1,13 @@
-"""Checkpoints under the home folder, and beside each what it was made with.
+"""Checkpoints under the home folder, each with notes of what it belongs to.
 
     <home>/checkpoints/<app>/<node>/spark/             Spark's own checkpoint
                                    /fingerprint.json   what its state depends on, compared at each start
-                                   /sink.json          the cluster it reads, and how it stands with its sink's ledger
+                                   /sink.json          the Kafka cluster, the topics and the ledgers it belongs to
                                    /start.json         where a replay began to read
-    <home>/checkpoints/<app>/.kept/<node>-<time>/      those that were set aside by a reset or a replay
+                                   /progress.json      the size of the state after the last batch, shown after a restart
+    <home>/checkpoints/<app>/.kept/<node>-<time>/      set aside by a reset or a replay
 
-Nothing is ever deleted here.
+Nothing here is ever deleted.
 """
 
 import json
@@ -29,23 +30,23 @@ NO_OFFSET = "-"
 
 @dataclass(frozen=True, slots=True)
 class SinkNote:
-    """How a checkpoint stands with what lies outside of it."""
+    """What a checkpoint depends on outside of it."""
 
     cluster: str | None = None
     """The id of the Kafka cluster whose offsets the checkpoint holds."""
     topics: Mapping[str, str] = field(default_factory=dict)
-    """The ids of the topics that it read, by which one is told from another of the same name."""
+    """The ids of the topics that it read: a topic that is created again has another id."""
     registered: tuple[str, ...] = ()
-    """The ledgers that have an entry of this checkpoint. One that is empty is then not the one it wrote to."""
+    """The ledgers that have an entry of this checkpoint. If one of them is empty, it is not the one it wrote to."""
     starts_over: bool = False
-    """Whether ledgers may have entries of an earlier checkpoint of this node: it was reset on purpose."""
+    """Whether the node was reset, so that ledgers may have entries of an earlier checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffsets:
-    """What a batch covers of one source, in Spark's JSON. `start` is None where the first batch begins anywhere.
+    """The offsets of one source in a batch, in Spark's JSON. `start` is None if the first batch has no fixed start.
 
-    Of a source that counts by one number, as `rate` does, both are empty.
+    For a source with a single number as offset, such as `rate`, both are empty.
     """
 
     start: Mapping[str, Any] | None
@@ -67,7 +68,7 @@ class Checkpoint:
 
     @property
     def query_id(self) -> str:
-        """The id that Spark gives to every run of the query on this checkpoint."""
+        """The query's id in Spark, the same for every run on this checkpoint."""
         return str(self._json(self.spark / "metadata")["id"])
 
     @property
@@ -95,35 +96,35 @@ class Checkpoint:
         }
 
     def check(self, fingerprint: Mapping[str, Any]) -> None:
-        """Raise what keeps a query of the code as it is now from going on with it. Nothing is changed."""
+        """Raise CheckpointError if a query of the current code cannot resume from it. Nothing is changed."""
         if self.exists and (self.folder / "fingerprint.json").exists():
             self._check(fingerprint)
         elif self.exists and (self.spark / "offsets").exists():
             raise CheckpointError(
-                f"the checkpoint of {self.node!r} at {self.folder} has lost its fingerprint.json, so nobody can say "
-                "whether it fits the code",
-                next_step=f"put the file back, or start over with --reset {self.node}",
+                f"the checkpoint of {self.node!r} at {self.folder} has no fingerprint.json, so it cannot be compared "
+                "with the code",
+                next_step=f"restore the file, or start over with --reset {self.node}",
             )
         self._check_not_damaged()
 
     def open(self, fingerprint: Mapping[str, Any]) -> None:
-        """Make it ready for a query: new, or found to fit."""
+        """Prepare it for a query, after `check`."""
         self.check(fingerprint)
         if not (self.spark / "metadata").exists():
-            # The id is chosen before Spark starts, so that the sink's ledger can be asked about it first.
+            # The id is chosen before Spark starts, because the sink looks it up in its ledger first.
             _write(self.spark / "metadata", {"id": str(uuid.uuid4())})
         _write(self.folder / "fingerprint.json", _plain(fingerprint))
 
     def last_batch(self) -> int | None:
-        """The newest batch Spark has begun."""
+        """The newest batch that Spark has started."""
         return max(self._batches("offsets"), default=None)
 
     def committed_batch(self) -> int | None:
-        """The newest batch Spark has finished."""
+        """The newest batch that Spark has finished."""
         return max(self._batches("commits"), default=None)
 
     def sources(self, batch: int) -> list[SourceOffsets]:
-        """What a batch covers, source by source; a source it has nothing of is left out."""
+        """The offsets of a batch, source by source; sources without any are left out."""
         before: list[str] = []
         if batch > 0:
             before = self._offset_lines(batch - 1)
@@ -140,21 +141,49 @@ class Checkpoint:
         return found
 
     def positions(self) -> dict[str, dict[int, int]]:
-        """The offsets that the last finished batch read up to, by topic and partition."""
+        """The end offsets of the last finished batch, by topic and partition."""
         batch = self.committed_batch()
         if batch is None:
             return {topic: dict(partitions) for topic, partitions in self.starting_offsets.items()}
         return topic_offsets(source.end for source in self.sources(batch))
 
+    def watermark(self) -> datetime | None:
+        """The watermark of the last finished batch."""
+        batch = self.committed_batch()
+        if batch is None:
+            return None
+        path = self.spark / "offsets" / str(batch)
+        milliseconds = self._parsed(path, self._lines(path, at_least=2)[1]).get("batchWatermarkMs", 0)
+        return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
+
+    def progress_note(self) -> dict[str, Any]:
+        """What `note_progress` kept; empty if there is nothing that can be read."""
+        try:
+            return _object((self.folder / "progress.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def note_progress(self, told: Mapping[str, Any]) -> None:
+        """Keep what a restarted run shows until its first batch. Nothing depends on it, so a failure is ignored."""
+        part = self.folder / ".progress.json.part"
+        try:
+            part.write_text(json.dumps(told) + "\n")
+            part.replace(self.folder / "progress.json")
+        except OSError:
+            pass
+
     def _offset_lines(self, batch: int) -> list[str]:
         path = self.spark / "offsets" / str(batch)
         version, _, *lines = self._lines(path, at_least=2)
         if version != "v1":
-            raise CheckpointError(f"{path} is written in a way this version of Headrace does not know: {version}")
+            raise CheckpointError(
+                f"{path} has the format {version!r}, which this version of Headrace cannot read",
+                next_step="update Headrace to the version that wrote it",
+            )
         return lines
 
     def _initial_offsets(self, log: Path) -> dict[str, Any] | None:
-        """Where Spark's Kafka source found the topic to begin: it notes so before its first batch."""
+        """The initial offsets, which Spark's Kafka source writes before its first batch."""
         path = log / "0"
         if not path.is_file():
             return None
@@ -167,7 +196,7 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise self._damaged(f"{path} cannot be read ({_reason(error)})") from error
         if len(lines) < at_least:
-            raise self._damaged(f"{path} is cut short")
+            raise self._damaged(f"{path} is truncated")
         return lines
 
     def _batches(self, log: str) -> Iterator[int]:
@@ -187,14 +216,14 @@ class Checkpoint:
             )
 
     def _check_not_damaged(self) -> None:
-        """Of what Spark will read at its start: it says what is wrong with a file, but neither where nor what to do."""
+        """Check what Spark reads at its start. Spark's own error names neither the place nor what to do."""
         last, committed = self.last_batch(), self.committed_batch()
         if last is None and committed is None:
             return
         if not (self.spark / "metadata").exists():
             raise self._damaged(f"{self.spark / 'metadata'} is missing")
         if last is None or (committed is not None and committed > last):
-            raise self._damaged(f"batch {committed} was finished, and {self.spark / 'offsets'} does not have it")
+            raise self._damaged(f"batch {committed} is finished, but is missing in {self.spark / 'offsets'}")
         self.sources(last)
         if committed is not None:
             path = self.spark / "commits" / str(committed)
@@ -215,12 +244,12 @@ class Checkpoint:
     def _damaged(self, how: str) -> CheckpointError:
         return CheckpointError(
             f"the checkpoint of {self.node!r} is damaged: {how}",
-            next_step=f"bring it back from a copy, or start over with --reset {self.node}",
+            next_step=f"restore it from a backup, or start over with --reset {self.node}",
         )
 
 
 class Checkpoints:
-    """Those of one app."""
+    """The checkpoints of one app."""
 
     def __init__(self, home: Path, app: str) -> None:
         self.folder = home.absolute() / "checkpoints" / app
@@ -229,9 +258,9 @@ class Checkpoints:
         return Checkpoint(node, self.folder / node)
 
     def reset(self, node: str, start: Offsets | None = None) -> Path | None:
-        """Set a checkpoint aside and leave word that a new one starts over, from `start` where that is given.
+        """Set a checkpoint aside; the next run starts over, from `start` if that is given.
 
-        Returns the place of the old one; None if there was none.
+        Returns the new place of the old one; None if there was none.
         """
         current = self.of(node)
         kept = None
@@ -250,7 +279,7 @@ class Checkpoints:
 
 
 def topic_offsets(ends: Iterator[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
-    """Spark's JSON of several sources as offsets by topic; sources that are no topics are left out."""
+    """Spark's JSON of several sources as offsets by topic; sources that are not topics are left out."""
     found: dict[str, dict[int, int]] = {}
     for end in ends:
         for topic, partitions in end.items():
@@ -260,7 +289,7 @@ def topic_offsets(ends: Iterator[Mapping[str, Any]]) -> dict[str, dict[int, int]
 
 
 def _without_state(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a node that keeps no state, Spark can follow every change but that of what it reads."""
+    """Without state, Spark can follow every change of a node except that of its sources."""
     return {"kind": fingerprint.get("kind"), "sources": {name: {} for name in fingerprint.get("sources", ())}}
 
 
@@ -271,17 +300,17 @@ def _reason(error: Exception) -> str:
 def _object(text: str) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError(f"{text[:40]!r} is no JSON object")
+        raise ValueError(f"{text[:40]!r} is not a JSON object")
     return value
 
 
 def _plain(value: Mapping[str, Any]) -> Any:
-    """As it will be when it was written and read back."""
+    """As it is after it was written and read back."""
     return json.loads(json.dumps(value, default=str))
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
-    """Whole or not at all, and there after a power cut."""
+    """Atomically and durably."""
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -298,5 +327,6 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
             os.close(descriptor)
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be written: {_reason(error)}", next_step="make room for it, or choose a folder with --home"
+            f"{path} cannot be written: {_reason(error)}",
+            next_step="free some space, or choose another folder with --home",
         ) from error

@@ -26,7 +26,7 @@ AWAY = {
     ClientError._RESOLVE,
     ClientError._MSG_TIMED_OUT,
 }
-# What ends by itself, or with the next try by a new producer.
+# What passes by itself, or with a new producer.
 PASSING = AWAY | {
     ClientError._FENCED,
     ClientError.INVALID_PRODUCER_EPOCH,
@@ -57,7 +57,7 @@ def explained(error: ClientError, what: str) -> KafkaError:
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Whether waiting may help: the cluster is away, or a transaction must be begun anew."""
+    """Whether waiting may help: the cluster is unavailable, or the transaction must be repeated."""
     while error is not None:
         if isinstance(error, Unreachable):
             return True
@@ -76,7 +76,7 @@ class Cluster:
         try:
             self._admin = AdminClient(config.client_settings())
         except KafkaException as error:
-            raise InputError(f"the Kafka client refuses its settings: {error.args[0].str()}") from error
+            raise InputError(f"the Kafka client rejected its settings: {error.args[0].str()}") from error
 
     def id(self) -> str:
         with self._asked_to("ask the cluster for its id"):
@@ -89,13 +89,13 @@ class Cluster:
         return {name: len(topic.partitions) for name, topic in listed.items() if topic.error is None}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """By which a topic is told from another of the same name; older clusters have none."""
+        """The ids of topics: a topic that is created again has another id. Older clusters have none."""
         found = self._admin.describe_topics(TopicCollection(sorted(set(topics))), request_timeout=LIMIT)
         ids = {name: self._result(future, f"describe topic {name!r}").topic_id for name, future in found.items()}
         return {name: str(id) for name, id in ids.items() if id is not None and str(id) != NO_ID}
 
     def create(self, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:
-        """Make a topic; it is no mistake if another made it first."""
+        """Create a topic. It is not an error if it exists."""
         sizes = {size: _size(size, settings) for size in SIZES if size in settings}
         topic = NewTopic(
             name,
@@ -114,11 +114,11 @@ class Cluster:
         return self._offsets(topics, OffsetSpec.earliest())
 
     def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """The high watermarks: open transactions are counted as well."""
+        """The high watermarks, which include open transactions."""
         return self._offsets(topics, OffsetSpec.latest())
 
     def filled(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """The ends of those partitions that hold records."""
+        """The ends of the partitions that have records."""
         names = [*topics]
         beginnings = self.beginnings(names)
         return {
@@ -127,7 +127,7 @@ class Cluster:
         }
 
     def offsets_at(self, topic: str, milliseconds: int) -> dict[int, int]:
-        """The first record of each partition that is not older; its end where all are."""
+        """The first offset of each partition that is not older than the time; its end if all records are."""
         ends = self.ends([topic])[topic]
         found = self._offsets([topic], OffsetSpec.for_timestamp(milliseconds))[topic]
         return {partition: end if found[partition] < 0 else found[partition] for partition, end in ends.items()}

@@ -1,4 +1,4 @@
-"""How the nodes of a running app are doing: what a live table, a log line or the console shows of each."""
+"""The progress of the nodes of a running app, as a live table, a log line or the console shows it."""
 
 import json
 import time
@@ -20,7 +20,7 @@ __all__ = ["NodeProgress", "NodeState", "Tracker"]
 
 RATE_OVER = 10.0
 OPERATOR = "transformWithStateInPySparkExec"
-"""Spark's name for what Headrace's operators run in: a row of state there is a chunk of ours."""
+"""Spark's name for the operator that runs Headrace's: a row of its state is a chunk of ours."""
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
@@ -28,7 +28,7 @@ class NodeState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     RESTARTING = "restarting"
-    """It failed and will be tried again."""
+    """It failed and will be restarted."""
     FAILED = "failed"
     STOPPED = "stopped"
 
@@ -46,21 +46,21 @@ class NodeProgress:
     rows_per_second: float
     """Rows read, over the last ten seconds."""
     lag: int | None
-    """Records it has not read yet, up to the high watermark; None while nobody could be asked."""
+    """Records it has not read yet, up to the high watermark; None while Kafka is unavailable."""
     watermark: datetime | None
     late: int
     """What came too late, dropped or not. Where Spark's own window drops it, Spark counts groups of rows."""
     rejected: int
     state_rows: int
     state_bytes: int
-    """Of Spark's own operators the memory, of Headrace's what is kept; of buckets that a batch has touched."""
+    """Spark's own operators: the memory. Headrace's: the size of the buckets that a batch has touched."""
     batch_seconds: float | None
     errors: int
     last_error: str | None
 
 
 class Tracker:
-    """Reads what Spark tells of a query's batches, each once."""
+    """Reads Spark's progress reports of a query, each once."""
 
     def __init__(self, node: str, kind: str, topics: list[str], positions: Offsets) -> None:
         self.node = node
@@ -75,13 +75,33 @@ class Tracker:
         self._batch: int | None = None
         self._rows = self._late = self._rejected = 0
         self._state = (0, 0)
-        self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
+        self._buckets: dict[tuple[int, int], tuple[int, int]] = {}
+        """By operator of the query and bucket: rows and bytes."""
         self._watermark: datetime | None = None
         self._newest: datetime | None = None
         self._seconds: float | None = None
+        self._is_told = True
+
+    def restore(self, watermark: datetime | None, told: Mapping[str, Any]) -> None:
+        """Begin with what an earlier run left: its last watermark, and its state as `told()` had it."""
+        self._watermark = watermark
+        try:
+            self._state = (int(told["rows"]), int(told["bytes"]))
+            self._buckets = {(index, bucket): (rows, size) for index, bucket, rows, size in told["buckets"]}
+        except (KeyError, TypeError, ValueError):
+            pass  # there is none yet, or it cannot be read: it is only shown, and the first batch corrects it
+
+    def told(self) -> dict[str, Any] | None:
+        """The state's size in numbers for `restore`; None if no batch has finished since the last call."""
+        with self._lock:
+            if self._is_told:
+                return None
+            self._is_told = True
+            rows, size = self._state
+            return {"rows": rows, "bytes": size, "buckets": [[*key, *value] for key, value in self._buckets.items()]}
 
     def read(self, query: StreamingQuery) -> None:
-        """Take in the batches that were finished since."""
+        """Read the reports since the last call."""
         with self._lock:
             told = query._jsq.lastProgress()
             if told is None or (last := (told.runId().toString(), told.timestamp())) == self._seen:
@@ -97,7 +117,7 @@ class Tracker:
                 self._take(progress)
 
     def ends_are(self, ends: Offsets) -> None:
-        """Where the topics end; empty where nobody could be asked."""
+        """Where the topics end; empty if Kafka is unavailable."""
         with self._lock:
             self._ends = ends or None
 
@@ -107,11 +127,11 @@ class Tracker:
 
     @property
     def newest(self) -> datetime | None:
-        """The newest event time of all that was read since the app started."""
+        """The newest event time read since the app started."""
         return self._newest
 
     def position(self, topic: str) -> dict[int, int]:
-        """How far a topic was read, by partition."""
+        """The next offset to read of a topic, by partition."""
         with self._lock:
             return dict(self._positions.get(topic, {}))
 
@@ -145,7 +165,7 @@ class Tracker:
         reached: dict[str, dict[int, int]] = {}
         for end in ends:
             for topic, partitions in topic_offsets(iter([end])).items():
-                # Where a topic is read in several places, what all of them have read.
+                # If a topic is read in several places, the offset that all of them have reached.
                 known = reached.setdefault(topic, partitions)
                 known.update({index: min(offset, known.get(index, offset)) for index, offset in partitions.items()})
         for topic, partitions in reached.items():
@@ -158,23 +178,27 @@ class Tracker:
             moment = datetime.fromisoformat(newest)
             self._newest = moment if self._newest is None else max(self._newest, moment)
         native = [operator for operator in operators if operator["operatorName"] != OPERATOR]
-        self._state = (
-            sum(operator["numRowsTotal"] for operator in native),
-            sum(operator["memoryUsedBytes"] for operator in native),
-        )
+        if operators:  # Spark lists them from the first batch on
+            self._state = (
+                sum(operator["numRowsTotal"] for operator in native),
+                sum(operator["memoryUsedBytes"] for operator in native),
+            )
         if "addBatch" not in progress["durationMs"]:
-            return  # nothing was run: Spark tells every now and then that it is idle
+            return  # no batch ran: Spark reports now and then that it is idle
+        self._is_told = False
         self._batch = int(progress["batchId"])
         self._seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         self._rows += progress["numInputRows"]
         self._rates.append((time.monotonic(), progress["numInputRows"]))
         self._late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
-        for name, metrics in progress.get("observedMetrics", {}).items():
-            self._rejected += metrics.get("rejected", 0)
-            if name.startswith(METRIC):
-                self._late += metrics["late"] or 0
-                for told in metrics["state"]:
-                    self._buckets[name, told["bucket"]] = (told["state_rows"], told["state_bytes"])
+        observed = progress.get("observedMetrics", {})
+        self._rejected += sum(metrics.get("rejected", 0) for metrics in observed.values())
+        # The numbers in their names differ from run to run, their order does not.
+        hosted = sorted((name for name in observed if name.startswith(METRIC)), key=lambda name: (len(name), name))
+        for index, name in enumerate(hosted):
+            self._late += observed[name]["late"] or 0
+            for told in observed[name]["state"]:
+                self._buckets[index, told["bucket"]] = (told["state_rows"], told["state_bytes"])
 
     def _rate(self) -> float:
         now = time.monotonic()

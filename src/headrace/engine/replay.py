@@ -1,4 +1,4 @@
-"""Reading again from a time: what `--replay NODE:topic=TIME` will do, said before it is done."""
+"""Reading again from a time: what `--replay NODE:topic=TIME` will do, to show before it is done."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ FORM = "write NODE:TOPIC=TIME, such as bursts:payments=2026-01-01T00:00"
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """A node, what it is to read again (all its topics, if None), and since when."""
+    """A node, the topic to read again (all its topics if None), and from which time."""
 
     node: str
     topic: str | None
@@ -31,11 +31,11 @@ class ReplayRequest:
         place, equals, time = text.partition("=")
         node, colon, topic = place.partition(":")
         if not equals or not node or (colon and not topic):
-            raise InputError(f"{text!r} is no replay", next_step=FORM)
+            raise InputError(f"{text!r} is not a replay", next_step=FORM)
         try:
             since = datetime.fromisoformat(time)
         except ValueError:
-            raise InputError(f"{time!r} is no time", next_step=FORM) from None
+            raise InputError(f"{time!r} is not a time", next_step=FORM) from None
         return cls(node, topic or None, since if since.tzinfo else since.replace(tzinfo=UTC))
 
 
@@ -46,13 +46,13 @@ class Replay:
     node: str
     start: Offsets
     effects: tuple[str, ...]
-    """What will be read and written again, a line each."""
+    """What will be read and written again, one line each."""
 
 
 def plan_replays(
     requests: Sequence[ReplayRequest], topology: Topology, cluster: Cluster, checkpoints: Checkpoints
 ) -> list[Replay]:
-    """Find out what the requests come to. Nothing is changed."""
+    """What the requests will do. Nothing is changed."""
     by_node: dict[QueryNode, list[ReplayRequest]] = {}
     for request in requests:
         by_node.setdefault(query_named(topology, request.node), []).append(request)
@@ -63,8 +63,11 @@ def query_named(topology: Topology, name: str) -> QueryNode:
     found = topology.nodes.get(name)
     if not isinstance(found, QueryNode):
         known = [query.name for query in topology.queries]
-        what = "no node" if found is None else f"the {found.kind}, which keeps no checkpoint,"
-        raise InputError(f"{name!r} is {what} of {topology.app_name!r}", next_step=did_you_mean(name, known))
+        if found is None:
+            problem = f"{topology.app_name!r} has no node {name!r}"
+        else:
+            problem = f"{name!r} of {topology.app_name!r} is a {found.kind}, which has no checkpoint"
+        raise InputError(problem, next_step=did_you_mean(name, known))
     return found
 
 
@@ -83,7 +86,7 @@ def _planned(
     for topic in topics:
         if not ends[topic]:
             raise TopicNotFound(f"topic {topic!r}, which {node.name!r} reads, does not exist at {cluster.address}")
-    # What was not asked for goes on where it stood.
+    # The other topics continue at their current offsets.
     start = {topic: beginnings[topic] | checkpoints.of(node.name).positions().get(topic, {}) for topic in topics}
     effects = []
     for topic, time in since.items():
@@ -113,5 +116,5 @@ def _topics_meant(request: ReplayRequest, node: QueryNode, topology: Topology) -
     names = {topic: topic for topic in topics}
     names |= {str(feed): feed.topic_name for feed in topology.feeds(node) if feed.topic_name in topics}
     if request.topic not in names:
-        raise InputError(f"{node.name!r} reads no {request.topic!r}", next_step=did_you_mean(request.topic, names))
+        raise InputError(f"{node.name!r} does not read {request.topic!r}", next_step=did_you_mean(request.topic, names))
     return [names[request.topic]]

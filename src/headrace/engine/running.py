@@ -1,9 +1,11 @@
-"""One node while the app runs: its query, watched, and started again as long as there is hope."""
+"""One node while the app runs: its query is watched, and restarted after a failure as long as that may help."""
 
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from threading import Event, Lock, Thread
+from signal import Signals
+from subprocess import Popen, TimeoutExpired
+from threading import Event, Lock
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
@@ -20,16 +22,18 @@ from headrace.engine.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.sinks.batch import Batch
 from headrace.engine.sinks.topics import Sink, records_of
 from headrace.errors import EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
+from headrace.threads import Threads
 from headrace.topology import Duration, QueryNode, Schema
 
-__all__ = ["NodeRun", "cause_of", "prepare_session"]
+__all__ = ["NodeRun", "SparkEnded", "cause_of", "java_process", "prepare_session", "spark_ended"]
 
 POLL = 0.1
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
 BATCH_LIMIT = 300.0
-"""How long a stop waits for the batch that is being written."""
+"""How many seconds a stop waits for the batch that is being written."""
 IDLE_LIMIT = 10.0
-# A session cannot be made anew under the queries of others, nor a checkpoint that does not fit.
+EXIT_LIMIT = 5.0
+# Retrying does not help: a session cannot be replaced under the other queries, nor can a checkpoint that does not fit.
 HOPELESS = (EngineError, ViewChanged)
 
 
@@ -37,16 +41,27 @@ class Stopping(Exception):
     """Raised where the next batch would begin, so that a query ends between two."""
 
 
+class SparkEnded(EngineError):
+    """The Java process of Spark has ended under the run. A new process can resume from the checkpoints."""
+
+
 class NodeRun:
-    """A node's query. `open` and `start` it; then it looks after itself, in a thread of its own."""
+    """A node's query. After `open` and `start`, a thread of its own watches and restarts it."""
 
     def __init__(
-        self, planned: PlannedQuery, sink: Sink | None, checkpoint: Checkpoint, config: RunConfig, topics: list[str]
+        self,
+        planned: PlannedQuery,
+        sink: Sink | None,
+        checkpoint: Checkpoint,
+        config: RunConfig,
+        topics: list[str],
+        threads: Threads,
     ) -> None:
         """Without a sink, Spark's own real-time sink writes the rows."""
         self.node = planned.node
         self.checkpoint = checkpoint
         self.tracker = Tracker(self.node.name, self.node.kind, topics, checkpoint.positions())
+        self.tracker.restore(checkpoint.watermark(), checkpoint.progress_note())
         self.failure: NodeFailed | None = None
         self._planned = planned
         self._sink = sink
@@ -63,17 +78,18 @@ class NodeRun:
         self._stopping = Event()
         self._writing = Lock()
         self._before: list[tuple[NodeRun, Cluster]] = []
-        self._thread = Thread(target=self._look_after, name=f"headrace {self.node.name}", daemon=True)
+        self._threads = threads
+        self._thread = threads.new(self.node.name, self._look_after)
 
     def open(self) -> None:
-        """Connect to the sink. What is wrong with it, or with the checkpoint, is raised here before anything runs."""
+        """Connect to the sink. An error of the sink or the checkpoint is raised here, before anything runs."""
         if self._sink is not None:
             self._sink.open()
 
     def start(self, before: "Sequence[NodeRun]", cluster: Cluster) -> None:
-        """Start the query, once those that make the tables it looks events up in have caught up, upstreams first.
+        """Start the query, after the nodes in `before`, which write the tables it looks events up in, have caught up.
 
-        A table that others write to is read whole before the first event: so is one that has yet to be made.
+        A table is read whole before the first event, also if the app itself writes it.
         """
         self._before = [(run, cluster) for run in before]
         if not before:
@@ -120,12 +136,18 @@ class NodeRun:
             try:
                 self.tracker.read(query)
             except (Py4JError, OSError):
-                pass  # Spark has gone, or is going: whoever looks after the query says so
+                pass  # Spark has ended or is ending: the thread of the node reports it
         return self.tracker.shown(self._state, self._errors, self._last_error)
 
+    def note_progress(self) -> None:
+        """Keep beside the checkpoint what a restarted run shows until its first batch."""
+        if (told := self.tracker.told()) is not None:
+            self.checkpoint.note_progress(told)
+
     def settle(self) -> None:
-        """Return once all that its topics held has been processed; raises if the node has failed for good."""
+        """Return once all records in its topics have been processed; raises if the run has failed."""
         while True:
+            self._threads.check()
             if self.failure is not None:
                 raise self.failure
             if self._stopping.is_set():
@@ -137,15 +159,15 @@ class NodeRun:
                     if query.isActive:
                         return
                 except (StreamingQueryException, Py4JError, OSError):
-                    pass  # whoever looks after the query notices as well
+                    pass  # the thread of the node reports it
             time.sleep(POLL)
 
     def _await_idle(self, query: StreamingQuery) -> None:
         if self._sink is not None:
             query.processAllAvailable()
             return
-        # In real-time mode Spark does not say when it has nothing to do. One batch is under way; the next begins after
-        # now, so that once it is over all that was there has been read.
+        # In real-time mode Spark does not report that it is idle. One batch is running; the next one starts after now:
+        # once that has finished, all records of now have been read.
         self.tracker.read(query)
         begun = self.tracker.last_batch or 0
         while query.isActive and (self.tracker.last_batch or 0) < begun + 2:
@@ -155,26 +177,28 @@ class NodeRun:
     def request_stop(self) -> None:
         self._stopping.set()
 
-    def stop(self) -> None:
-        """Let the batch that is being written finish, then end the query."""
+    def stop(self, reason: str | None = None) -> None:
+        """Let the batch that is being written finish, then stop the query. The reason is shown as the last error."""
         self._stopping.set()
         if self._sink is not None and self._writing.acquire(timeout=BATCH_LIMIT):
             self._writing.release()
         if (query := self._query) is not None:
             try:
                 self._end(query)
-            except Exception as error:  # it did not end in time, or Spark has gone: the process takes it along
+            except Exception as error:  # it did not stop in time, or Spark has ended: it ends with the process
                 self._last_error = cause_of(error)
         if self._thread.is_alive():
             self._thread.join(IDLE_LIMIT)
         if self._sink is not None:
             self._sink.close()
+        self.note_progress()
+        self._last_error = reason or self._last_error
         if self._state is not NodeState.FAILED:
             self._state = NodeState.STOPPED
 
     def _end(self, query: StreamingQuery) -> None:
         deadline = time.monotonic() + IDLE_LIMIT
-        # Spark has yet to note that the batch is done; a next one would end at once.
+        # Spark still has to commit the batch; the next one would stop at once.
         while self._sink is not None and query.isActive and time.monotonic() < deadline:
             if not query.status["isTriggerActive"]:
                 break
@@ -195,7 +219,7 @@ class NodeRun:
             writer = writer.foreachBatch(self._write)
         else:
             writer = writer.format("kafka").options(**self._config.connector_options())
-            # PySpark's own types have not heard of it.
+            # PySpark's type hints do not have it.
             interval = str(self._config.real_time_interval)
             writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
         self._query = writer.start()
@@ -203,7 +227,7 @@ class NodeRun:
         self._state = NodeState.RUNNING
 
     def _write(self, frame: DataFrame, number: int) -> None:
-        """What Spark calls for every batch."""
+        """Called by Spark for every batch."""
         self._query_known.wait()
         assert self._sink is not None
         assert self._query is not None
@@ -233,7 +257,7 @@ class NodeRun:
         return self._try_again() if self._before and not self._stopping.is_set() else None
 
     def _await_caught_up(self, cluster: Cluster, stopping: Event) -> None:
-        """Until all has been written that comes of what its topics hold now."""
+        """Wait until it has processed all records that are in its topics now."""
         wanted: Offsets | None = None
         while not stopping.is_set():
             try:
@@ -245,7 +269,7 @@ class NodeRun:
                 ):
                     return
             except KafkaError:
-                pass  # it is away, and will be asked again
+                pass  # Kafka is unavailable: ask again
             stopping.wait(POLL)
 
     def _error(self) -> BaseException | None:
@@ -256,13 +280,11 @@ class NodeRun:
                 return None
             ended = None if query is None else query.exception()
         except (Py4JError, OSError) as error:
-            gone = EngineError("the Java process of Spark has ended", next_step="start the app again")
-            gone.__cause__ = error
-            return gone
+            raise _ended(java_process(self._planned.frame.sparkSession)) from error
         return self._sink_error or ended or RuntimeError("the query ended by itself")
 
     def _may_try_again(self, error: BaseException) -> bool:
-        """Note a failure, and wait for the next try; False if there is none."""
+        """Record a failure and wait before the next attempt; False if there is none."""
         now, committed = time.monotonic(), self.checkpoint.committed_batch()
         if self._failures == 0 or committed != self._committed_then:
             self._failures, self._failing_since = 0, now
@@ -277,7 +299,9 @@ class NodeRun:
             gives_up = hopeless or self._failures >= self._config.attempts
         if gives_up:
             cause, advice = advice_on(error, self.node.name, self.checkpoint.folder)
-            self.failure = NodeFailed(self.node.name, self.checkpoint.last_batch(), cause, next_step=advice)
+            self.failure = NodeFailed(
+                self.node.name, self.checkpoint.last_batch(), cause, next_step=advice, attempts=self._failures
+            )
             self.failure.__cause__ = error
             self._state = NodeState.FAILED
             return False
@@ -290,13 +314,39 @@ class NodeRun:
                 self._sink.open()
             self._start_query()
         except Exception as error:
+            if (ended := spark_ended(self._planned.frame.sparkSession)) is not None:
+                raise ended from error
             return error
         return None
 
 
 def prepare_session(spark: SparkSession) -> None:
-    """What the queries of a run need of a session, whoever made it."""
+    """The settings that the queries of a run need, whoever started the session."""
     spark.conf.set("spark.sql.streaming.stopTimeout", "30s")
-    # Where a plan holds the same part twice, Spark would read the second from the first's shuffle, and does not see the
-    # watermark through that: the operator above it would wait for ever.
+    # If a plan has the same part twice, Spark reuses the shuffle of the first, and then does not see the watermark
+    # of the second: the operator above it would wait for ever.
     spark.conf.set("spark.sql.exchange.reuse", "false")
+
+
+def java_process(spark: SparkSession) -> "Popen[bytes] | None":
+    """The Java process of a session; None if another process started it."""
+    return getattr(spark.sparkContext._gateway, "proc", None)
+
+
+def spark_ended(spark: SparkSession) -> SparkEnded | None:
+    """The error to raise if the Java process of a session has ended; None while it runs."""
+    java = java_process(spark)
+    return None if java is None or java.poll() is None else _ended(java)
+
+
+def _ended(java: "Popen[bytes] | None") -> SparkEnded:
+    how = "has ended"
+    if java is not None:
+        try:
+            code = java.wait(EXIT_LIMIT)
+            how = f"was killed by {Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        except (TimeoutExpired, ValueError):
+            pass
+    return SparkEnded(
+        f"the Java process of Spark {how}", next_step="restart the app; processing resumes from its checkpoints"
+    )

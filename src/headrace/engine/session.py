@@ -1,4 +1,4 @@
-"""The Spark session an app runs in, with the settings that make small batches quick and state durable."""
+"""The Spark session of an app, with settings for fast small batches and durable state."""
 
 import logging
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.engine.jars import Progress, connector_jars, java_command
+from headrace.engine.spark_log import spark_log
 from headrace.errors import EngineError
 from headrace.topology import StateStore
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL", "is_local", "runs_here", "session_settings", "start_session"]
 
 LOCAL = "local[*,4]"
-"""All cores, and four tries of a task: `local[*]` alone never tries again."""
+"""All cores, and four attempts of a task: `local[*]` never retries."""
 DEFAULT_PARTITIONS = 2
 CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 STATE_STORES = {
@@ -31,25 +32,25 @@ def is_local(master: str) -> bool:
 
 
 def runs_here(spark: "SparkSession") -> bool:
-    """Whether its tasks run beside the driver, not on a cluster."""
+    """Whether its tasks run on the driver's machine, not on a cluster."""
     return is_local(spark.sparkContext.master or LOCAL)
 
 
 def session_settings(
     *, master: str, state: StateStore, partitions: int, home: Path, jars: list[Path]
 ) -> dict[str, str]:
-    """Every setting of Spark's that Headrace decides; a user's own come after and win."""
+    """The Spark settings of Headrace; the user's own settings override them."""
     settings = {
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # The oldest batch first. Fair pools give a free core to the first of the idle by name: where there are more
-        # nodes than cores, those at the end of the alphabet would hardly ever run.
+        # The oldest batch first. Fair pools give a free core to the first idle pool by name: with more nodes than
+        # cores, those at the end of the alphabet would hardly ever run.
         "spark.scheduler.mode": "FIFO",
         "spark.pyspark.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
-        # Its number is part of a checkpoint: state is kept by partition.
+        # The number is part of a checkpoint: state is stored by partition.
         "spark.sql.shuffle.partitions": str(partitions),
         # The default forks a process for each of some 20 files of a batch.
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
@@ -57,7 +58,7 @@ def session_settings(
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.python.unix.domain.socket.enabled": "true",
-        # A node's transaction must not be raced by a second try of a slow task.
+        # A second attempt of a slow task must not compete with a node's transaction.
         "spark.speculation": "false",
     }
     if is_local(master):
@@ -80,7 +81,10 @@ def start_session(
     settings: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> "SparkSession":
-    """Start Spark, or join the cluster at `master`. Jars that are missing are fetched first."""
+    """Start Spark, or join the cluster at `master`. Jars that are missing are fetched first.
+
+    What Java and Spark's Python workers print goes to `logs/spark.log` of the home folder.
+    """
     java_command()
     import pyspark
     from pyspark.sql import SparkSession
@@ -91,7 +95,7 @@ def start_session(
     home = home.absolute()
     wanted = session_settings(master=master, state=state, partitions=partitions, home=home, jars=jars)
     wanted |= settings or {}
-    # Tasks in local mode are started by the environment's word, not by the setting's.
+    # In local mode Spark takes the Python of tasks from the environment, not from the setting.
     os.environ["PYSPARK_PYTHON"] = wanted["spark.pyspark.python"]
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -100,16 +104,17 @@ def start_session(
     for key, value in wanted.items():
         builder = builder.config(key, value)
     if SparkSession.getActiveSession() is not None:
-        raise EngineError("this process has a Spark session already", next_step="stop it first: one app, one session")
+        raise EngineError("this process already has a Spark session", next_step="stop it first: an app needs its own")
     try:
-        session = builder.getOrCreate()
+        with spark_log(home):
+            session = builder.getOrCreate()
     except Exception as error:
         raise EngineError(f"Spark did not start at {master}: {cause_of(error)}", next_step=_advice(master)) from error
     session.sparkContext.setLogLevel("ERROR")
-    # PySpark prints a page of JSON for every error that it raises; what is raised is told by whoever catches it.
+    # PySpark prints a page of JSON for every error that it raises; whoever catches the error reports it.
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
-    # So does Py4J, in the root's name, whenever Java's process has gone.
+    # So does Py4J, through the root logger, when the Java process has ended.
     logging.getLogger().addFilter(_is_not_of_py4j)
     return session
 
@@ -120,5 +125,5 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
 
 def _advice(master: str) -> str:
     if is_local(master):
-        return "check that Java runs, and that the home folder can be written and has room"
+        return "check that Java runs, and that the home folder is writable and has free space"
     return f"check that the master listens at {master} and that its workers can reach this machine"

@@ -1,4 +1,4 @@
-"""What Spark says goes to a file: on the terminal it would run through the live table."""
+"""What Spark prints goes to a file: on a terminal it would run through the live table, in a test hide the failure."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def spark_log_path(home: Path) -> Path:
 
 @contextmanager
 def spark_log(home: Path) -> Iterator[None]:
-    """What is started meanwhile writes its stderr to Spark's log, for good; this process keeps its own."""
+    """Processes that are started meanwhile write their stderr to Spark's log; this process keeps its own."""
     path = spark_log_path(home)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LARGEST_LOG:

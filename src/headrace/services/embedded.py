@@ -1,16 +1,17 @@
-"""The services of a home folder: up, down, and used by a run for as long as it takes."""
+"""The services of a home folder: started by `up`, stopped by `down`, or used by a run while it lasts."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 from headrace.errors import Error, ServiceError
 from headrace.services.broker import BrokerProcess
 from headrace.services.home import Home
 from headrace.tables import EmbeddedPostgres
+from headrace.threads import Threads
 
 __all__ = ["Addresses", "ServiceStatus", "Services"]
 
@@ -50,7 +51,7 @@ class ServiceStatus:
 class Services:
     """The embedded services under a home folder.
 
-    What `up` starts stays until `down`. What a run starts ends with the last run that uses it.
+    What `up` starts runs until `down`. What a run starts is stopped with the last run that uses it.
     """
 
     def __init__(self, home: Path) -> None:
@@ -59,7 +60,7 @@ class Services:
         self._postgres = EmbeddedPostgres(self.home.path / POSTGRES, self.home.logs / "postgres.log")
 
     def up(self) -> Addresses:
-        """Start what does not run, and keep it until `down`. Where one fails, none is left that did not run before."""
+        """Start what does not run, and keep it until `down`. If one fails, what was started here is stopped again."""
         with self.home.changing():
             before = self.addresses()
             try:
@@ -77,12 +78,12 @@ class Services:
         with self.home.changing():
             if self.home.is_in_use():
                 raise ServiceError(
-                    f"an app that runs is using the services in {self.home.path}", next_step="stop it first"
+                    f"a running app uses the services in {self.home.path}", next_step="stop the app first"
                 )
             return self._stop()
 
     def addresses(self) -> Addresses:
-        """Where services that run are. Starts nothing, waits for nothing."""
+        """The addresses of the services that run. Starts nothing and does not wait."""
         broker = self._noted_broker()
         return Addresses(
             kafka=broker[1] if broker is not None else None,
@@ -108,17 +109,22 @@ class Services:
         ]
 
     @contextmanager
-    def used(self, *, kafka: bool, postgres: bool, notice: Notice = lambda _: None) -> Iterator[Addresses]:
-        """The services a run needs: started where they do not run, and again where they die meanwhile.
+    def used(
+        self, *, kafka: bool, postgres: bool, notice: Notice = lambda _: None, threads: Threads | None = None
+    ) -> Iterator[Addresses]:
+        """The services a run needs: those that do not run are started, and those that die meanwhile are restarted.
 
-        `notice` is told, from another thread, when that happens.
+        `notice` is then called, from a thread. If that thread dies, `threads` has its failure; without `threads`, it
+        is raised at the end.
         """
+        own = Threads(self.home.logs / "services.log")
         try:
             with self.home.in_use():
                 with self.home.changing():
                     addresses = self._start(kafka=kafka, postgres=postgres)
-                with _watched(lambda: self._revive(kafka, postgres, addresses, notice), notice):
+                with _watched(lambda: self._revive(kafka, postgres, addresses, notice), notice, threads or own):
                     yield addresses
+                own.check()
         finally:
             with self.home.changing():
                 if not self.home.read().get(KEPT) and not self.home.is_in_use():
@@ -128,12 +134,12 @@ class Services:
         noted = self.home.read()
         broker = self._noted_broker()
         if broker is None and self._postgres.process is None:
-            # Whatever `up` kept has ended since, with the machine for instance.
+            # What `up` started has ended since, for instance because the machine was restarted.
             noted.pop(KEPT, None)
         if kafka and broker is None:
             pid, address = self._broker.start(noted.get(BROKER, {}).get("address"))
             noted[BROKER] = {"pid": pid, "address": address}
-        # Noted at once: a start of PostgreSQL that fails must not make us forget the broker.
+        # Noted at once: the broker must be known even if PostgreSQL then fails to start.
         self.home.write(noted)
         if postgres:
             noted[POSTGRES] = {"address": self._postgres.start()}
@@ -164,7 +170,7 @@ class Services:
         return None if process is None else (process, str(noted["address"]))
 
     def _revive(self, kafka: bool, postgres: bool, before: Addresses, notice: Notice) -> None:
-        """Start again what has died. It gets its old address, which clients go on trying."""
+        """Restart what has died. It gets its old address, to which clients reconnect."""
         now = self.addresses()
         died = [BROKER] * (kafka and now.kafka is None) + [POSTGRES] * (postgres and now.postgres is None)
         if not died:
@@ -172,14 +178,14 @@ class Services:
         with self.home.changing():
             after = self._start(kafka=kafka, postgres=postgres)
         for name in died:
-            notice(f"the embedded {name} died and was started again")
+            notice(f"the embedded {name} died and was restarted")
         if after != before:
-            notice(f"its address is another now ({after.kafka}, {after.postgres}): stop the app and start it again")
+            notice(f"its address has changed ({after.kafka}, {after.postgres}): restart the app")
 
 
 @contextmanager
-def _watched(look: Callable[[], None], notice: Notice) -> Iterator[None]:
-    """Look again and again, in a thread; where that fails, say so and look less and less often."""
+def _watched(look: Callable[[], None], notice: Notice, threads: Threads) -> Iterator[None]:
+    """Look again and again, in a thread. After an error, tell `notice` and look less often."""
     ended = Event()
 
     def watch() -> None:
@@ -192,8 +198,7 @@ def _watched(look: Callable[[], None], notice: Notice) -> Iterator[None]:
                 notice(str(error))
                 pause = min(pause * 2, LONGEST_PAUSE)
 
-    thread = Thread(target=watch, name="headrace services", daemon=True)
-    thread.start()
+    thread = threads.start("services", watch)
     try:
         yield
     finally:

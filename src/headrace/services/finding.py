@@ -1,4 +1,4 @@
-"""Where Kafka and PostgreSQL are for whoever starts nothing: as named, else the embedded ones, if they are up."""
+"""The addresses of Kafka and PostgreSQL for commands that start nothing: as given, else the embedded ones if up."""
 
 from dataclasses import replace
 
@@ -10,26 +10,26 @@ __all__ = ["with_kafka", "with_postgres"]
 
 
 def with_kafka(config: RunConfig, option: str) -> RunConfig:
-    """The settings with an address of Kafka's. `option` is how an address would have been given."""
+    """The settings with an address of Kafka. `option` is how to give one, for the error."""
     if config.kafka is not None:
         return config
     embedded = Services(config.home).addresses().kafka
     if embedded is None:
         raise Unreachable(
-            f"no Kafka was named, and the embedded broker of {config.home} is not up",
-            next_step=f"start it with: headrace up; or name another with {option}, HEADRACE_KAFKA or headrace.toml",
+            f"no Kafka address is given, and the embedded broker of {config.home} is not up",
+            next_step=f"start it with headrace up, or give one with {option}, HEADRACE_KAFKA or headrace.toml",
         )
     return replace(config, kafka=embedded)
 
 
 def with_postgres(config: RunConfig, option: str) -> RunConfig:
-    """The settings with an address of PostgreSQL's."""
+    """The settings with an address of PostgreSQL."""
     if config.postgres is not None:
         return config
     embedded = Services(config.home).addresses().postgres
     if embedded is None:
         raise ServiceError(
-            f"no PostgreSQL was named, and the embedded one of {config.home} is not up",
-            next_step=f"start it with: headrace up; or name another with {option}, HEADRACE_POSTGRES or headrace.toml",
+            f"no PostgreSQL address is given, and the embedded one of {config.home} is not up",
+            next_step=f"start it with headrace up, or give one with {option}, HEADRACE_POSTGRES or headrace.toml",
         )
     return replace(config, postgres=embedded)
