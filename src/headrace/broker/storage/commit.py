@@ -1,6 +1,7 @@
 """Group commit: one sync for all that wait, with the files of many partitions synced side by side."""
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from collections.abc import Callable
 from headrace.broker.storage.checkpoint import Checkpoint
 from headrace.broker.storage.files import Disk
 from headrace.broker.storage.partition import Partition, SyncJob
+
+logger = logging.getLogger(__name__)
 
 _THREADS = 4
 
@@ -44,7 +47,7 @@ class Committer:
             thread.start()
 
     def mark(self, partition: Partition) -> None:
-        """`partition` has bytes to sync. All that is marked until the loop comes round goes into one commit."""
+        """`partition` has bytes to sync. Everything marked before the loop's next turn goes into one round."""
         self._dirty[partition] = None
         if not self._scheduled and not self._in_flight:
             self._scheduled = True
@@ -66,19 +69,22 @@ class Committer:
             thread.join()
 
     def _begin(self) -> None:
+        """Start the next round, or become idle. Never called while a round is in flight."""
         self._scheduled = False
-        jobs = [partition.begin_sync() for partition in self._dirty if not (partition.offline or partition.deleted)]
-        self._dirty.clear()
-        if not jobs:
-            self._idle.set()
-            return
-        self._in_flight = True
-        commit = _Round(jobs)
-        if not self._disk.durable:
-            self._finish(commit)
-            return
-        for rounds in self._rounds[: commit.threads]:
-            rounds.put(commit)
+        while jobs := self._take_dirty():
+            self._in_flight = True
+            commit = _Round(jobs)
+            if self._disk.durable:
+                for rounds in self._rounds[: commit.threads]:
+                    rounds.put(commit)
+                return
+            self._end(commit)
+        self._in_flight = False
+        self._idle.set()
+
+    def _take_dirty(self) -> list[SyncJob]:
+        dirty, self._dirty = self._dirty, {}
+        return [partition.begin_sync() for partition in dirty if not (partition.offline or partition.deleted)]
 
     def _work(self, thread: int) -> None:
         while (commit := self._rounds[thread].get()) is not None:
@@ -101,16 +107,19 @@ class Committer:
         return None
 
     def _finish(self, commit: _Round) -> None:
-        self._in_flight = False
+        self._end(commit)
+        self._begin()
+
+    def _end(self, commit: _Round) -> None:
+        # An acknowledgement may serve the client's next request at once, which marks a partition: the round counts as
+        # in flight until the last one is given, so that the mark waits for the next round and starts none of its own.
         checkpoints = []
         for job, error in zip(commit.jobs, commit.errors, strict=True):
-            job.partition.end_sync(job, error)
+            try:
+                job.partition.end_sync(job, error)
+            except Exception:
+                logger.exception("%r: a commit could not be acknowledged", job.partition)
             if job.checkpoint is not None and error is None:
                 checkpoints.append(job.checkpoint)
         if checkpoints:
             self._save(checkpoints)
-        if self._dirty:
-            self._scheduled = True
-            self._begin()
-        else:
-            self._idle.set()

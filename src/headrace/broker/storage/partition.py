@@ -276,6 +276,8 @@ class Partition:
         return job
 
     def end_sync(self, job: SyncJob, error: OSError | None) -> None:
+        if self.deleted:
+            return  # its files may have been removed while they were synced, and nobody waits for them
         if error is not None:
             self.fail(f"syncing failed ({error}); restart the broker to recover it")
             return
