@@ -15,13 +15,19 @@ __all__ = ["main", "options", "workplace"]
 
 def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], report.Section]], rounds: int) -> None:
     parser = options(package, about, scenarios, rounds, events=2_000_000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of a measurement of latency")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of a measurement of latency, or of a node")
+    parser.add_argument("--minutes", type=int, default=5, help="of a topology: the first and the last are measured")
+    parser.add_argument("--without-peer", action="store_true", help="of a topology: Headrace alone, in half the time")
     chosen = parser.parse_args()
     with workplace(chosen.dir) as folder:
         facts = report.machine_facts(folder)
         for name in chosen.names or scenarios:
             progress(f"== {name}")
-            bench = Bench(Options(folder / name, chosen.rounds, chosen.events, chosen.seconds))
+            bench = Bench(
+                Options(
+                    folder / name, chosen.rounds, chosen.events, chosen.seconds, chosen.minutes, chosen.without_peer
+                )
+            )
             bench.options.folder.mkdir()
             try:
                 section = scenarios[name](bench)
