@@ -32,6 +32,7 @@ HOME = Path("/data/home")
         ("stream executio", "planning"),
         ("stream ..3f1c2]", "planning"),
         ("Executor task l", "tasks"),
+        ("Executor task i", "tasks"),
         ("Executo..TID 12", "tasks"),
         ("Thread-4", "Py4J calls"),
         ("kafka-admin-cli", "Kafka admin clients"),

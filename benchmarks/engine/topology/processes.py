@@ -22,9 +22,10 @@ PARTS = (
 THREADS = {  # how the names of Java's threads begin
     "C1 CompilerThread": JIT,
     "C2 CompilerThread": JIT,
+    "Sweeper thread": JIT,
     "stream execution thread": PLANNING,
     "Thread-": CALLS,
-    "Executor task launch worker": TASKS,
+    "Executor task ": TASKS,
     "GC Thread": COLLECTOR,
     "G1 ": COLLECTOR,
     "VM Thread": COLLECTOR,
