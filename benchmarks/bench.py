@@ -18,6 +18,8 @@ class Options:
     rounds: int
     events: int
     seconds: float
+    minutes: int = 5
+    without_peer: bool = False
 
 
 class Bench:

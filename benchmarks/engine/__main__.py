@@ -3,6 +3,7 @@
 from functools import partial
 
 from benchmarks.engine import latency, rates, start, views
+from benchmarks.engine.topology import scenario as topology
 from benchmarks.scenarios import main
 
 SCENARIOS = {
@@ -11,7 +12,9 @@ SCENARIOS = {
     "engine-views": views.run,
     "engine-latency": latency.run,
     "engine-start": start.run,
+    "topology": topology.run,
+    "topology-alone": topology.run_alone,
 }
 
 if __name__ == "__main__":
-    main("benchmarks.engine", __doc__, SCENARIOS, rounds=5)
+    main("benchmarks.engine", __doc__, SCENARIOS, rounds=5, own_rounds={"topology": 3, "topology-alone": 3})

@@ -1,0 +1,1 @@
+"""A topology of six nodes at 50 payments a second: how late its results are, and what a batch costs."""
