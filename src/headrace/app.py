@@ -182,12 +182,20 @@ class App(topology.App):
         return Consumer(self, topic, group, settings, schema=schema, start=start, on_rejected=on_rejected)
 
     def read(
-        self, topic: Feed | str, *, schema: SchemaLike | None = None, kafka: str | None = None
+        self,
+        topic: Feed | str,
+        *,
+        schema: SchemaLike | None = None,
+        on_rejected: "Callable[[Record, str], None] | None" = None,
+        kafka: str | None = None,
     ) -> "Iterator[Record]":
-        """All records that are in a topic now, partition by partition; then it ends. Nothing is committed."""
+        """All records that are in a topic now, partition by partition; then it ends. No offset is committed.
+
+        A record that cannot be read raises InputError, unless `on_rejected(record, reason)` takes it.
+        """
         from headrace.clients import read_to_end
 
-        return read_to_end(self, topic, _kafka_settings(kafka), schema)
+        return read_to_end(self, topic, _kafka_settings(kafka), schema, on_rejected)
 
 
 def _kafka_settings(kafka: str | None) -> dict[str, Any]:
