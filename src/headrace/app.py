@@ -146,7 +146,7 @@ class App(topology.App):
                     postgres=config.postgres or embedded.postgres,
                     create_inputs=needs_broker,
                 )
-            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
+            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
             runner = Runner(self, config)
             stack.callback(runner.stop)
             with spark_log(config.home):
@@ -202,7 +202,7 @@ def _kafka_settings(kafka: str | None) -> dict[str, Any]:
     from headrace.services import with_kafka
 
     config = with_kafka(RunConfig.load({"kafka": kafka}), "kafka=")
-    check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
+    check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
     return config.client_settings()
 
 
