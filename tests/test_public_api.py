@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import headrace
 from headrace import errors
 
@@ -25,6 +27,37 @@ def test_all_names_every_public_name_and_no_other() -> None:
 def test_every_public_name_is_in_the_docs_and_the_docs_name_no_other() -> None:
     documented = set(re.findall(r"^\| `headrace\.(\w+)", (DOCS / "api.md").read_text(), re.MULTILINE))
     assert documented == set(headrace.__all__)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("avg", "headrace.mean"),
+        ("average", "headrace.mean"),
+        ("countDistinct", "headrace.count_distinct"),
+        ("collect_list", "headrace.collect"),
+        ("tumble", "headrace.tumbling"),
+        ("window", "headrace.windowed"),
+        ("drop_duplicates", "headrace.dedup"),
+        ("union", "headrace.merge"),
+        ("lookup", "headrace.enrich"),
+        ("stream", "app.stream"),
+        ("col", "from pyspark.sql import functions as F"),
+        ("windowd", "headrace.windowed"),
+        ("TopicNotFoundError", "headrace.TopicNotFound"),
+    ],
+)
+def test_a_near_miss_is_told_the_name_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"module 'headrace' has no attribute '{name}'; .*{re.escape(meant)}"):
+        getattr(headrace, name)
+
+
+def test_every_name_that_is_suggested_exists() -> None:
+    for meant in headrace._NEAR.values():
+        assert meant in headrace.__all__
+    assert not headrace._NEAR.keys() & set(headrace.__all__)
+    for name in headrace._OF_APP:
+        assert hasattr(headrace.App, name)
 
 
 def test_every_error_is_exported_and_hangs_in_the_tree_that_is_drawn() -> None:

@@ -148,9 +148,56 @@ _LAZY = {
 }
 
 
+# What Spark, SQL, pandas and other stream processors call them.
+_NEAR = {
+    "avg": "mean",
+    "average": "mean",
+    "total": "sum",
+    "size": "count",
+    "countDistinct": "count_distinct",
+    "approx_count_distinct": "count_distinct",
+    "nunique": "count_distinct",
+    "collect_list": "collect",
+    "array_agg": "collect",
+    "earliest": "first",
+    "latest": "last",
+    "window": "windowed",
+    "tumble": "tumbling",
+    "hop": "hopping",
+    "slide": "sliding",
+    "session_window": "session",
+    "deduplicate": "dedup",
+    "distinct": "dedup",
+    "drop_duplicates": "dedup",
+    "dropDuplicates": "dedup",
+    "union": "merge",
+    "concat": "merge",
+    "lookup": "enrich",
+    "now": "processing_time",
+}
+_OF_APP = ("topic", "table", "files", "rate", "stream", "view", "step", "producer", "consumer", "read", "running")
+_OF_SPARK = ("col", "lit", "expr", "udf", "when", "desc", "asc")
+
+
+def _suggestion(name: str) -> str:
+    if name.startswith("_"):
+        return ""
+    if name in _NEAR:
+        return f"; did you mean {__name__}.{_NEAR[name]}?"
+    if name in _OF_APP:
+        return f'; it is a method of an app: app = {__name__}.App("name"), then app.{name}(...)'
+    if name in _OF_SPARK:
+        return f"; it is Spark's: from pyspark.sql import functions as F, then F.{name}(...)"
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, __all__, n=1)
+    return f"; did you mean {__name__}.{near[0]}?" if near else ""
+
+
 def __getattr__(name: str) -> typing.Any:
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # Without `obj`, Python would add a suggestion of its own.
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_suggestion(name)}", name=name, obj=None)
     value = getattr(importlib.import_module(_LAZY[name]), name)
     globals()[name] = value
     return value

@@ -154,7 +154,7 @@ class App(topology.App):
                     postgres=config.postgres or embedded.postgres,
                     create_inputs=needs_broker,
                 )
-            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
+            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
             runner = Runner(self, config, threads=threads)
             stack.callback(runner.stop)
             runner.start()
@@ -192,19 +192,27 @@ class App(topology.App):
         return Consumer(self, topic, group, settings, schema=schema, start=start, on_rejected=on_rejected)
 
     def read(
-        self, topic: Feed | str, *, schema: SchemaLike | None = None, kafka: str | None = None
+        self,
+        topic: Feed | str,
+        *,
+        schema: SchemaLike | None = None,
+        on_rejected: "Callable[[Record, str], None] | None" = None,
+        kafka: str | None = None,
     ) -> "Iterator[Record]":
-        """All records that are in a topic now, partition by partition; then it ends. Nothing is committed."""
+        """All records that are in a topic now, partition by partition; then it ends. No offset is committed.
+
+        A record that cannot be read raises InputError, unless `on_rejected(record, reason)` takes it.
+        """
         from headrace.clients import read_to_end
 
-        return read_to_end(self, topic, _kafka_settings(kafka), schema)
+        return read_to_end(self, topic, _kafka_settings(kafka), schema, on_rejected)
 
 
 def _kafka_settings(kafka: str | None) -> dict[str, Any]:
     from headrace.services import with_kafka
 
     config = with_kafka(RunConfig.load({"kafka": kafka}), "kafka=")
-    check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
+    check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
     return config.client_settings()
 
 

@@ -144,6 +144,25 @@ def test_a_record_that_cannot_be_read_stops_or_is_handed_over(app: hr.App, payme
     assert [value for value, _ in rejected] == [b'{"id": 1} and more']
 
 
+def test_a_bad_record_does_not_make_a_topic_unreadable(app: hr.App, make_topic: MakeTopic) -> None:
+    payments = make_topic(partitions=1)
+    with app.producer() as producer:
+        producer.send(payments, payment(1))
+        producer.send_raw(payments, b"broken", key="c1")
+        producer.send(payments, payment(2))
+    with pytest.raises(hr.InputError, match=r"\[0\]@1: the value is not one JSON object; pass on_rejected="):
+        list(app.read(payments))
+    rejected: list[tuple[bytes | None, int, str]] = []
+
+    def on_rejected(record: hr.Record, reason: str) -> None:
+        rejected.append((record.value, record.offset, reason))
+
+    assert ids(list(app.read(payments, on_rejected=on_rejected))) == {"p1", "p2"}
+    ((value, offset, reason),) = rejected
+    assert (value, offset) == (b"broken", 1)
+    assert reason.endswith("[0]@1: the value is not one JSON object")
+
+
 def test_what_the_engine_rejected_is_read_with_its_reason(app: hr.App, make_topic: MakeTopic, group: str) -> None:
     from headrace.engine import sources
 

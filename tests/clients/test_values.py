@@ -4,6 +4,7 @@ import datetime
 import decimal
 import enum
 import json
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -223,3 +224,19 @@ def test_times_that_others_wrote_are_read_as_the_engine_reads_them() -> None:
     reader = RowReader("at TIMESTAMP")
     for text in ('"2026-01-31T12:00:00Z"', '"2026-01-31 13:00:00+01:00"', '"2026-01-31T12:00:00"', "1769860800"):
         assert reader.read(f'{{"at": {text}}}'.encode()) == {"at": datetime.datetime(2026, 1, 31, 12, tzinfo=UTC)}
+
+
+@pytest.mark.parametrize(
+    ("number", "unit", "seconds"),
+    [
+        (1769860800000, "milliseconds", "1769860800000 / 1_000"),
+        (1769860800000000, "microseconds", "1769860800000000 / 1_000_000"),
+        (1769860800, None, "1769860800"),
+    ],
+)
+def test_a_time_in_another_unit_is_told_apart(number: int, unit: str | None, seconds: str) -> None:
+    if unit is not None:
+        with pytest.raises(hr.InputError, match=f"'at' looks like {unit}.*send whole seconds, or text such as 2026-"):
+            RowReader("at TIMESTAMP").read(f'{{"at": {number}}}'.encode())
+    with pytest.raises(hr.InputError, match=re.escape(f"give datetime.fromtimestamp({seconds}, UTC)")):
+        RowWriter(topic("at TIMESTAMP")).write({"at": number})

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from headrace import topology as hr
 from headrace.engine.marks import event_times_of, key_of, marked_key, output_time
@@ -213,7 +214,19 @@ def test_what_makes_no_sense_is_refused_with_the_next_step(payments: Payments) -
     assert "'CARD' is taken" in refused(cut.agg, CARD=hr.count())
     assert "'N' is taken" in refused(cut.agg, n=hr.count(), N=hr.count())
     assert "sum of string: that is no number" in refused(cut.agg, total=hr.sum("tag"))
-    assert "n is int, no aggregate" in refused(cut.agg, n=1)
+    assert "n=int is no aggregate" in refused(cut.agg, n=1)
+
+
+def test_habits_from_elsewhere_are_answered_with_what_to_write(payments: Payments) -> None:
+    cut = windowed(payments.rows, hr.tumbling("1 minute"))
+    assert "agg(): count(*) has no name; write agg(count=hr.count())" in refused(cut.agg, hr.count())
+    told = refused(cut.agg, hr.sum("amount"), n=hr.count())
+    assert 'agg(): sum(amount) has no name; write agg(amount_sum=hr.sum("amount"), n=...)' in told
+    assert "agg(): Column is no aggregate" in refused(cut.agg, F.count("*"))
+    assert "write .agg(n=hr.count())" in refused(lambda: cut.count())
+    assert 'write .agg(mean=hr.mean("amount"))' in refused(lambda: cut.avg("amount"))
+    assert "call .agg(...) or .apply(...) first" in refused(lambda: cut.select("card"))
+    assert not hasattr(cut, "_jdf")
 
 
 def test_by_takes_no_name_of_the_result(payments: Payments) -> None:

@@ -76,6 +76,20 @@ def test_one_of_several_apps(folder: Path) -> None:
         ("import sys\nsys.exit(3)\n", "bad.py:2: the file ends the program while it is loaded; do so under"),
         (DECLARING + "hr.tumbling('soon')\n", "bad.py:2: 'soon' is no duration; write whole numbers"),
         (
+            DECLARING + "@hr.App('a').stream(keys='card')\ndef f(x): return x\n",
+            "bad.py:2: the file fails while it is loaded: TypeError: App.stream() got an unexpected keyword argument "
+            "'keys'; did you mean 'key'?",
+        ),
+        (
+            DECLARING + "@hr.App('a').stream('bursts', key='card')\ndef f(x): return x\n",
+            "bad.py:2: 'bursts' is not a function: a node has the name of its function; write @app.stream(key=...) "
+            "above `def bursts(...)`",
+        ),
+        (
+            DECLARING + "hr.App(3)\n",
+            'bad.py:2: App() takes a name, not 3; write App("shop")',
+        ),
+        (
             DECLARING + "hr.App('a').topic()\n",
             "bad.py:2: the file fails while it is loaded: TypeError: App.topic() missing",
         ),

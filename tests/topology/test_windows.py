@@ -1,3 +1,4 @@
+import pickle
 from datetime import timedelta
 from typing import Any
 
@@ -100,3 +101,11 @@ def test_aggregates_are_values() -> None:
 def test_an_aggregate_takes_a_column(column: Any) -> None:
     with pytest.raises(InputError, match="takes the name of a column"):
         hr.sum(column)
+
+
+def test_an_aggregate_is_named_by_its_keyword() -> None:
+    with pytest.raises(InputError, match=r"hr.sum has no .alias.*write .agg\(total=hr.sum\(\"amount\"\)\)"):
+        hr.sum("amount").alias("total")  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"write hr.count\(\) to count rows"):
+        hr.count("*")
+    assert pickle.loads(pickle.dumps(hr.sum("amount"))) == hr.sum("amount")

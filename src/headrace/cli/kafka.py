@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as ClientError
-from confluent_kafka.admin import AdminClient, OffsetSpec, TopicDescription
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescription
 
 from headrace import GroupInUse, GroupNotFound, InputError, KafkaError, TopicNotFound, Unreachable
 from headrace.cli.output import note
@@ -85,7 +85,7 @@ class Cluster:
     def check_reachable(self) -> None:
         """Fail at once, with the reason, where librdkafka would retry in silence until its time is up."""
         try:
-            check_reachable(self.address)
+            check_reachable(self.address, security_protocol=self.settings.get("security.protocol", "PLAINTEXT"))
         except Unreachable as error:
             if not self.is_guess:
                 raise
@@ -108,20 +108,29 @@ class Cluster:
         problem = f"could not {what} at {self.address}: {reason(error)}"
         return kind(problem, next_step=next_step, code=error.name())
 
-    def topic(self, admin: AdminClient, name: str) -> TopicDescription:
+    def topic(self, admin: AdminClient, name: str, how_to_create: str | None = None) -> TopicDescription:
         """The topic with its partitions; asking never creates it."""
         future = admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS)[name]
         try:
             description: TopicDescription = self.result(future, f"describe topic {name!r}")
             return description
         except TopicNotFound as error:
-            create = f"create it with: headrace topics create {name}"
+            create = how_to_create or f"create it with: headrace topics create {name}"
             near = nearest(name, self._topic_names(admin))
             raise TopicNotFound(
                 f"topic {name!r} does not exist at {self.address}",
                 next_step=create if near is None else f"did you mean {near!r}? or {create}",
                 code=error.code,
             ) from error
+
+    def create(self, admin: AdminClient, name: str) -> None:
+        """A topic with the cluster's defaults; one that somebody else has just created is as good."""
+        future = admin.create_topics([NewTopic(name, -1, -1)], request_timeout=REQUEST_SECONDS)[name]
+        try:
+            self.result(future, f"create topic {name!r}")
+        except KafkaError as error:
+            if error.code != "TOPIC_ALREADY_EXISTS":
+                raise
 
     def _topic_names(self, admin: AdminClient) -> list[str]:
         with self.asked_to("list topics"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from headrace import InputError, NotDelivered
+from headrace import InputError, NotDelivered, TopicNotFound
 from headrace.cli.options import Json, Kafka, KafkaSettings, connect
 from headrace.cli.output import note, print_json
 from headrace.cli.records import Headers, Record, parse_json_line, parse_plain_line
@@ -62,6 +62,7 @@ def run(
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="Where to; by the key's hash otherwise.")
     ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
     acks: Annotated[Acks, typer.Option("--acks", help="Who must have it before it counts.")] = Acks.all,
     compression: Annotated[Compression, typer.Option("--compression")] = Compression.none,
     json: Json = False,
@@ -81,6 +82,7 @@ def run(
         else partial(parse_plain_line, separator=separator, headers=headers)
     )
     cluster = connect(kafka, kafka_set)
+    _ensure_topic(cluster, topic, create)
     delivery = _Delivery(cluster, topic, acks, compression)
     interrupted = False
     bad_line: InputError | None = None
@@ -111,6 +113,18 @@ def run(
             next_step=delivery.advice(),
         )
     return 0
+
+
+def _ensure_topic(cluster: "Cluster", name: str, create: bool) -> None:
+    """Without this, the broker would create a topic of whatever name was typed."""
+    admin = cluster.admin()
+    try:
+        cluster.topic(admin, name, "create it with: --create")
+    except TopicNotFound:
+        if not create:
+            raise
+        cluster.create(admin, name)
+        note(f"created {name}")
 
 
 class _Delivery:

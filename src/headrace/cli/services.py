@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from headrace.cli.apps import ConfigFile, HomeFolder, load_config
 from headrace.cli.options import Json
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,7 @@ def status(home: HomeFolder = None, config: ConfigFile = None, json: Json = Fals
 def _services(home: "Path | None", config: "Path | None") -> "Services":
     from headrace.services import Services
 
-    return Services(load_config(file=config, home=home).home)
+    return Services(load_config(file=config, home=home).home, note)
 
 
 def _time(seconds: float) -> str:

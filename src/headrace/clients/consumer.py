@@ -84,18 +84,9 @@ class Consumer:
             self._bear(error)
             return None
         record = record_of(message)
-        try:
-            record = self._read(record)
-        except InputError as rejection:
-            if self._on_rejected is None:
-                raise InputError(
-                    rejection.problem, next_step="pass on_rejected= to go on past records that cannot be read"
-                ) from rejection
-            self._on_rejected(record, rejection.problem)
-            self._given = record
-            return None
+        row = _with_row(record, self._read, self._on_rejected)
         self._given = record
-        return record
+        return row
 
     def handle(
         self,
@@ -189,15 +180,34 @@ class Consumer:
 
 
 def read_to_end(
-    app: App, topic: Feed | str, settings: Mapping[str, Any], schema: SchemaLike | None
+    app: App,
+    topic: Feed | str,
+    settings: Mapping[str, Any],
+    schema: SchemaLike | None,
+    on_rejected: OnRejected | None = None,
 ) -> Iterator[Record]:
-    """All that is committed in a topic by now, partition by partition, in no group."""
+    """All records that are committed in a topic now, partition by partition, without a group."""
     feed = topic_feed(app, topic)
     read = record_reader(feed, schema)
-    return (read(record_of(message)) for message in _messages_to_end(feed.topic_name, settings))
+    records = (_with_row(record_of(message), read, on_rejected) for message in _messages_to_end(feed, settings))
+    return (record for record in records if record is not None)
 
 
-def _messages_to_end(topic: str, settings: Mapping[str, Any]) -> Iterator[Message]:
+def _with_row(record: Record, read: Callable[[Record], Record], on_rejected: OnRejected | None) -> Record | None:
+    """The record with its row; None if it cannot be read and `on_rejected` has taken it."""
+    try:
+        return read(record)
+    except InputError as rejection:
+        if on_rejected is None:
+            raise InputError(
+                rejection.problem, next_step="pass on_rejected= to skip records that cannot be read"
+            ) from rejection
+        on_rejected(record, rejection.problem)
+        return None
+
+
+def _messages_to_end(feed: Feed, settings: Mapping[str, Any]) -> Iterator[Message]:
+    topic = feed.topic_name
     address = str(settings.get("bootstrap.servers", ""))
     own = {
         "isolation.level": "read_committed",

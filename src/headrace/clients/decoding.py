@@ -15,6 +15,7 @@ from headrace.topology import Format, Schema
 from headrace.topology.datatypes import NOT_FINITE, Array, Column, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.models import is_model
 from headrace.topology.schema import SchemaLike
+from headrace.topology.times import looks_like, unit_of
 
 __all__ = ["RowReader"]
 
@@ -86,7 +87,9 @@ def _struct_decoder(columns: tuple[Column, ...]) -> Decoder:
             try:
                 row[column.name] = decoder(field)
             except (ValueError, ArithmeticError):
-                raise ValueError(f"{column.name!r} is {shown(field)}, not {column.type.ddl}") from None
+                unit = unit_of(field) if column.type is Primitive.TIMESTAMP and type(field) is int else None
+                wrong = f"{column.name!r} is {shown(field)}, not {column.type.ddl}"
+                raise ValueError(wrong if unit is None else looks_like(column.name, unit)) from None
         return row
 
     return decode

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from headrace.errors import InputError
 from headrace.topology.datatypes import NOT_FINITE, Array, Column, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.nearest import did_you_mean
+from headrace.topology.times import UNITS, unit_of
 
 __all__ = ["EXACT", "INTEGERS", "SINGLE", "Unfit", "columns_of", "json_encoder", "key_text", "object_encoder", "shown"]
 
@@ -31,6 +32,7 @@ LONGEST_SHOWN = 60
 SINGLE = struct.Struct("<f")
 FLOAT_DIGITS = 9
 PLAIN_EXPONENTS = range(-3, 7)
+TIME_UNITS = list(UNITS.values())
 EXACT = decimal.Context(prec=1000, traps=[decimal.Inexact, decimal.InvalidOperation])
 
 
@@ -339,7 +341,7 @@ def _timestamp(value: Any) -> str:
     if isinstance(value, str):
         value = _read(datetime.datetime.fromisoformat, value, "TIMESTAMP", "2026-01-31T12:00:00Z")
     if not isinstance(value, datetime.datetime):
-        raise Unfit(f"is {shown(value)}, not TIMESTAMP")
+        raise Unfit(f"is {shown(value)}, not TIMESTAMP", _datetime_of(value))
     if value.tzinfo is None:
         raise Unfit(f"is {value.isoformat()} of no time zone", "give one: datetime(..., tzinfo=UTC), or a Z at the end")
     try:
@@ -347,6 +349,15 @@ def _timestamp(value: Any) -> str:
     except OverflowError:
         raise Unfit(f"is {value.isoformat()}, which is outside the years 1 to 9999 in UTC") from None
     return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _datetime_of(value: object) -> str:
+    """How to write a number as a time."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        unit = unit_of(int(value)) if math.isfinite(value) else None
+        seconds = shown(value) if unit is None else f"{shown(value)} / {1000 ** (TIME_UNITS.index(unit) + 1):_}"
+        return f"give datetime.fromtimestamp({seconds}, UTC)"
+    return "give a datetime with a time zone, or text such as 2026-01-31T12:00:00Z"
 
 
 def _timestamp_without_zone(value: Any) -> str:

@@ -85,6 +85,10 @@ class RunConfig:
         """What was given for confluent-kafka's clients, the address aside."""
         return librdkafka_settings(self.kafka_settings)
 
+    @property
+    def security_protocol(self) -> str:
+        return self.kafka_settings.get("security.protocol", "PLAINTEXT")
+
     def connector_options(self) -> dict[str, str]:
         """For Spark's Kafka connector, its sources and its sink alike."""
         settings = {"bootstrap.servers": self.kafka_address, **java_settings(self.kafka_settings)}

@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 
 from headrace.engine.encoding import DELETED, VALID_FROM, key_read, time_header
 from headrace.topology import CorrectedTime, Duration, EventTime, Format, ProcessingTime, Schema
-from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Struct
+from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.datatypes import Column as Field
+from headrace.topology.times import UNITS, looks_like
 
 __all__ = ["REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
 
@@ -30,6 +31,7 @@ PARSED, REJECTED = "_parsed", "_rejected"
 OFFSET = "_order"
 """Of a table's rows: which of a key's came last."""
 MORE_DIGITS = 6
+FIRST_TIME, LAST_TIME = "TIMESTAMP'0001-01-01 00:00:00Z'", "TIMESTAMP'9999-12-31 23:59:59.999999Z'"
 
 RECORD_COLUMNS = {
     "_key": "key",
@@ -178,8 +180,12 @@ def nullable(type_: DataType) -> DataType:
             return type_
 
 
-def _conditions(shape: Shape) -> Iterator[tuple[str, Column]]:
+def _conditions(shape: Shape) -> Iterator[tuple[str | Column, Column]]:
     """What must not be of a row, in words and as a condition; a condition that is null counts as true."""
+    if shape.format is Format.JSON:
+        for field in shape.schema:
+            if field.type is Primitive.TIMESTAMP:
+                yield _why_no_time(field.name), _is_no_time(_value_of(field.name))
     for name in shape.key:
         yield f"the key {name!r} is null", _value_of(name).isNull()
     if shape.time is not None and not isinstance(shape.time, ProcessingTime):
@@ -191,6 +197,20 @@ def _conditions(shape: Shape) -> Iterator[tuple[str, Column]]:
     if shape.format is Format.JSON:
         for field in shape.schema:
             yield from _broken_field(field)
+
+
+def _is_no_time(value: Column) -> Column:
+    """Whether a time is none that Python, too, can read. Spark takes any number, and wraps around where it is large."""
+    return F.coalesce((value < F.expr(FIRST_TIME)) | (value > F.expr(LAST_TIME)), F.lit(False))
+
+
+def _why_no_time(name: str) -> Column:
+    as_text = Schema((Field(name, Primitive.STRING),))
+    number = _row(_read_json(F.col("value").cast("string"), as_text)).getField(name)
+    told = F.when(F.lit(False), "")
+    for digits, unit in UNITS.items():
+        told = told.when(number.rlike(f"^[0-9]{{{digits}}}$"), looks_like(name, unit))
+    return told.otherwise(f"{name!r} is outside the years 1 to 9999")
 
 
 def _broken_field(field: Field) -> Iterator[tuple[str, Column]]:

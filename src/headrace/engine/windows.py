@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -53,6 +53,7 @@ CONDITIONS = ("_opens", "_closes")
 """What it adds to rows that open and close sessions."""
 RESERVED = (WINDOW_START, WINDOW_END, *AGAIN, *CONDITIONS)
 NO_TIME = Duration(0)
+SPARK_AGGREGATES = {"avg": "mean"} | {kind.value: kind.value for kind in AggregateKind}
 
 C = TypeVar("C")
 
@@ -161,12 +162,13 @@ class Windowed:
     until: Duration
     emit: Emit | None
 
-    def agg(self, **aggregates: Aggregate) -> "WindowedRows | Result":
+    def agg(self, *unnamed: Aggregate, **aggregates: Aggregate) -> "WindowedRows | Result":
         """One row a window: the `by` columns, `window_start`, `window_end`, and the aggregates by their names.
 
         Of sliding windows one row an event, with the event's own columns. Where rows may be late, or come out
         again, it gives no DataFrame but a result that has `.having`, `.select` and `.with_columns`.
         """
+        _check_named(unnamed, aggregates)
         taken = self.stream.columns if isinstance(self.window, Sliding) else self.by
         _check_aggregates(aggregates, self.stream, taken)
         spec = self._spec(aggregates)
@@ -196,6 +198,16 @@ class Windowed:
         spec = WindowSpec(self.window, self.by, self.time, (), self.late, self.until, emit, applied, diverts)
         self._note(spec, "Spark has no functions over windows that close together")
         return self._operated(spec)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(f"a windowed stream has no attribute {name!r}")
+        kind = SPARK_AGGREGATES.get(name)
+        if kind is None:
+            step = "call .agg(...) or .apply(...) first"
+        else:
+            step = "write .agg(n=hr.count())" if name == "count" else f'write .agg({kind}=hr.{kind}("amount"))'
+        raise InputError(f"windowed() has no .{name}", next_step=step)
 
     def _spec(self, aggregates: dict[str, Aggregate]) -> WindowSpec:
         uses = _uses.get()
@@ -366,16 +378,29 @@ def _check_columns(columns: Sequence[str], kept: Sequence[str], spec: WindowSpec
         )
 
 
+def _check_named(unnamed: Sequence[object], aggregates: dict[str, Aggregate]) -> None:
+    for one in unnamed:
+        if not isinstance(one, Aggregate):
+            raise _no_aggregate(type(one).__name__)
+        name = one.kind.value if one.column is None else f"{one.column}_{one.kind.value}"
+        others = "".join(f", {other}=..." for other in aggregates)
+        raise InputError(f"agg(): {one} has no name", next_step=f"write agg({name}={one.call}{others})")
+
+
+def _no_aggregate(what: str) -> InputError:
+    return InputError(
+        f"agg(): {what} is no aggregate",
+        next_step="write hr.count(), hr.sum(...) or another of Headrace's; Spark's go with groupBy(F.window(...))",
+    )
+
+
 def _check_aggregates(aggregates: dict[str, Aggregate], stream: DataFrame, taken: Sequence[str]) -> None:
     if not aggregates:
         raise InputError("agg() was given nothing to compute", next_step="write agg(n=hr.count())")
     columns, names = stream.columns, {name.casefold() for name in (*taken, *RESERVED)}
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
-            raise InputError(
-                f"agg(): {name} is {type(aggregate).__name__}, no aggregate",
-                next_step="write hr.count() or one of its kin; Spark's own go with groupBy(F.window(...))",
-            )
+            raise _no_aggregate(f"{name}={type(aggregate).__name__}")
         if name.casefold() in names:
             raise InputError(f"agg(): {name!r} is taken by another column", next_step="choose another name")
         names.add(name.casefold())

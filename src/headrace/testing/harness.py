@@ -10,6 +10,7 @@ from confluent_kafka import Producer as Client
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.clients import Producer, Receipt, Record, read_to_end
+from headrace.clients.topics import named_feed
 from headrace.engine.config import RunConfig
 from headrace.engine.markers import marker_topic
 from headrace.engine.progress import NodeProgress
@@ -23,14 +24,18 @@ from headrace.topology import (
     Channel,
     Duration,
     Feed,
+    Format,
     Node,
+    QueryNode,
     Rate,
+    Schema,
     Step,
     Stream,
     TableNode,
     TableTopic,
     Topic,
     View,
+    node_of,
 )
 from headrace.topology.nearest import did_you_mean
 
@@ -52,15 +57,30 @@ class Harness:
     harnesses, or let pytest's fixture `headrace_harness` do it.
     """
 
-    def __init__(self, app: App, *, environment: Environment | None = None, partitions: int = 1) -> None:
-        """`partitions` is the number of partitions of each topic: with one, rows come out in the order they went in."""
+    def __init__(
+        self,
+        app: App,
+        *,
+        nodes: Iterable[Node | str] | None = None,
+        upstreams: bool = True,
+        environment: Environment | None = None,
+        partitions: int = 1,
+    ) -> None:
+        """With `nodes`, only these nodes are started, and the nodes whose output they need.
+
+        With `upstreams=False`, the nodes that they need are not started either: send rows to their streams instead.
+        `partitions` is the number of partitions of each topic: with one, rows come out in the order they went in.
+        """
         self.app = app
-        self.topology = app.topology()
+        self._whole = app.topology()
+        chosen = None if nodes is None else [self._query(node) for node in nodes]
+        self.topology = self._whole if chosen is None else self._whole.only(chosen, upstreams=upstreams)
         self._partitions = partitions
         self._stack = ExitStack()
         self._environment = self._stack.enter_context(Environment()) if environment is None else environment
         self._home = self._environment.new_folder(app.name)
         self._runner: Runner | None = None
+        self._inputs: dict[str, Topic] = {}
         self._marked = self._feeds_with_markers()
         try:
             self._start()
@@ -70,7 +90,7 @@ class Harness:
 
     def send(
         self,
-        topic: Topic | str,
+        topic: Topic | Stream | Channel | str,
         *rows: Any,
         key: Any = None,
         headers: Mapping[str, bytes | str | None] | None = None,
@@ -78,9 +98,12 @@ class Harness:
     ) -> list[Receipt]:
         """Send rows, each alone or in a list; returns once they are acknowledged, before they are processed.
 
+        Rows for a stream, or for one of its channels, are written to its topic as if its node had written them,
+        whether that node was started or not.
         Bytes are sent as they are, so that a test can send what no typed producer would. None deletes the row of a
         table that `key` names. `timestamp` is the records' own: a table without event time goes by it.
         """
+        topic = self._input(topic)
         moment = None if timestamp is None else _moment(timestamp)
         flat = [row for given in rows for row in (_rows(given))]
         sent = [
@@ -144,7 +167,7 @@ class Harness:
         found = {progress.node: progress for progress in self._running.progress()}
         name = str(node)
         if name not in found:
-            raise InputError(f"no query is named {name!r}", next_step=did_you_mean(name, found))
+            raise InputError(f"no node named {name!r} was started", next_step=did_you_mean(name, found))
         return found[name]
 
     def restart(self) -> None:
@@ -194,6 +217,7 @@ class Harness:
         self._spark.conf.set("spark.sql.shuffle.partitions", "1")
         self._spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[self.app.state])
         runner = Runner(self.app, self._config, self._spark)
+        self._create_inputs()
         for query in self.topology.queries:
             # Whatever an earlier harness of this app left in ledgers and views is not ours.
             runner.checkpoints.reset(query.name)
@@ -213,7 +237,7 @@ class Harness:
     def _empty_topics(self) -> None:
         """Delete what an earlier harness of this app left, and make the markers' topics."""
         markers = [marker_topic(feed) for feed in self._marked]
-        own = {node.topic_name for node in self.topology.nodes.values() if node.topic_name}
+        own = {node.topic_name for node in self._whole.nodes.values() if node.topic_name}
         old = [name for name in self._topics() if name in own or any(name.startswith(f"{topic}.") for topic in own)]
         if old:
             for future in self._admin.delete_topics(old).values():
@@ -221,6 +245,68 @@ class Harness:
         if markers:
             for future in self._admin.create_topics([NewTopic(name, 1, config=FOR_EVER) for name in markers]).values():
                 future.result(LIMIT)
+
+    def _create_inputs(self) -> None:
+        """The topics of streams that started nodes read and that no started node writes."""
+        read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
+        inputs = [feed for feed in read if isinstance(node_of(feed), Stream) and not self._is_started(node_of(feed))]
+        if inputs:
+            topics = [NewTopic(feed.topic_name, self._partitions, config=FOR_EVER) for feed in inputs]
+            for future in self._admin.create_topics(topics).values():
+                future.result(LIMIT)
+
+    def _input(self, topic: Topic | Stream | Channel | str) -> Topic:
+        """The topic to send to. That of a stream has the columns that Spark found in what its function returns."""
+        feed = named_feed(self.app, topic)
+        if isinstance(feed, Topic):
+            return feed
+        node = node_of(feed)
+        is_output = isinstance(node, Stream) and any(str(output) == str(feed) for output in node.outputs)
+        if not is_output:
+            raise InputError(f"no rows can be sent to {feed}", next_step="send to a topic or to a stream")
+        assert isinstance(node, Stream)
+        if str(feed) not in self._inputs:
+            kind = TableTopic if isinstance(node, TableNode) else Topic
+            self._inputs[str(feed)] = kind(
+                app_name=self.app.name,
+                name=str(feed),
+                place=node.place,
+                schema=self._schema_of(feed),
+                key=node.key,
+                event_time=None,
+                lateness=Duration(0),
+                ahead=None,
+                topic_name=feed.topic_name,
+                format=Format.JSON,
+                record_columns=(),
+            )
+        return self._inputs[str(feed)]
+
+    def _schema_of(self, feed: Feed) -> Schema:
+        found = self._running.output_schemas()
+        if str(feed) not in found:
+            from headrace.engine.plan import plan
+
+            needed = self._whole.only([node for node in [node_of(feed)] if isinstance(node, Stream)])
+            found = {
+                f"{query.node.name}.{channel}".rstrip("."): schema
+                for query in plan(needed, self._spark, self._config)
+                for channel, schema in query.output_schemas.items()
+            }
+        return found[str(feed)]
+
+    def _query(self, node: Node | str) -> QueryNode:
+        found = self._whole.nodes.get(str(node))
+        if found is None:
+            raise InputError(f"the app has no node {str(node)!r}", next_step=did_you_mean(str(node), self._whole.nodes))
+        if not isinstance(found, QueryNode):
+            raise InputError(
+                f"nodes: the {found.kind} {found} is not started by itself", next_step="name streams, tables or views"
+            )
+        return found
+
+    def _is_started(self, node: Node) -> bool:
+        return node in self.topology.queries
 
     def _topics(self) -> list[str]:
         return list(self._admin.list_topics(timeout=LIMIT).topics)
@@ -230,14 +316,17 @@ class Harness:
             feed: Feed = node
         else:
             name, _, channel = node.partition(".")
-            if name not in self.topology.nodes:
-                raise InputError(f"the app has no node {name!r}", next_step=did_you_mean(name, self.topology.nodes))
-            found = self.topology.nodes[name]
+            if name not in self._whole.nodes:
+                raise InputError(f"the app has no node {name!r}", next_step=did_you_mean(name, self._whole.nodes))
+            found = self._whole.nodes[name]
             feed = Channel(found, channel, found.place) if channel else found
         if isinstance(feed, Step | Rate):
-            raise InputError(f"the {feed.kind} {feed} is neither a topic nor a view, so that nothing of it can be read")
+            raise InputError(f"the {feed.kind} {feed} is neither a topic nor a view: there is nothing to read")
         if isinstance(feed, Stream) and feed.channels:
             raise InputError(f"the rows of {feed} are in its channels", next_step=f"ask for {feed}.{feed.channels[0]}")
+        node = node_of(feed)
+        if isinstance(node, QueryNode) and node not in self.topology.analysed:
+            raise InputError(f"the {node.kind} {node} was not started", next_step="add it to nodes=")
         return feed
 
     def _postgres(self) -> str:
@@ -254,8 +343,8 @@ def _rows(given: Any) -> Iterable[Any]:
     return [given] if is_one or hasattr(given, "model_fields") else given
 
 
-def _takes_bytes(topic: Topic | str) -> bool:
-    return isinstance(topic, Topic) and topic.format.value == "bytes"
+def _takes_bytes(topic: Topic) -> bool:
+    return topic.format is Format.BYTES
 
 
 def _is_rejects(feed: Feed) -> bool:

@@ -6,6 +6,7 @@ Their names are those of the field, some of them Python's own too: use them thro
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NoReturn
 
 from headrace.errors import InputError
 
@@ -22,6 +23,9 @@ __all__ = [
     "min",
     "sum",
 ]
+
+
+SPARK_NAMES = ("alias", "name", "as_")
 
 
 class AggregateKind(Enum):
@@ -46,9 +50,25 @@ class Aggregate:
     def __str__(self) -> str:
         return f"{self.kind.value}({self.column or '*'})"
 
+    @property
+    def call(self) -> str:
+        """What it is written as."""
+        column = "" if self.column is None else f'"{self.column}"'
+        return f"hr.{self.kind.value}({column})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in SPARK_NAMES:
+            raise InputError(
+                f"hr.{self.kind.value} has no .{name}: the keyword in .agg() is the name of the result",
+                next_step=f"write .agg(total={self.call})",
+            )
+        raise AttributeError(f"an aggregate has no attribute {name!r}")
+
 
 def count(column: str | None = None) -> Aggregate:
     """How many rows, or how many values of a column that are not null."""
+    if column == "*":
+        raise InputError('count("*"): "*" is not a column', next_step="write hr.count() to count rows")
     return Aggregate(AggregateKind.COUNT, None) if column is None else _of(AggregateKind.COUNT, column)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
-from headrace.errors import Problem, TopologyError
+from headrace.errors import InputError, Problem, TopologyError
 from headrace.topology.choices import Format, Guarantee, Latency, OnError, StateStore
 from headrace.topology.declaring import Declaration, KeyLike, column_of, name_of, names_of, parameters_of
 from headrace.topology.duration import Duration, DurationLike
@@ -32,6 +32,8 @@ class App:
     view_type: ClassVar[type[View]] = View
 
     def __init__(self, name: str, *, prefix: str = "", state: str = "rocksdb") -> None:
+        if not isinstance(name, str):
+            raise InputError(f"App() takes a name, not {name!r}", next_step='write App("shop")')
         self.name = name
         self.prefix = prefix
         self.place = place_of_caller()
@@ -156,7 +158,7 @@ class App:
             return self._table_topic(name, schema, key, event_time, lateness, ahead, topic)
 
         def declare(function: Function) -> TableNode:
-            name = name_of(function)
+            name = name_of(function, "table")
             declaration = self._declaration("table", name)
             _check_has_key(declaration, "table", key)
             return self._add(
@@ -306,7 +308,7 @@ class App:
         """
 
         def declare(function: Function) -> Stream:
-            name = name_of(function)
+            name = name_of(function, "stream")
             declaration = self._declaration("stream", name)
             declared = declaration.read("channels", names_of, channels, ())
             topic_name = self._topic_name(declaration, name, topic)
@@ -370,7 +372,7 @@ class App:
         """
 
         def declare(function: Function) -> View:
-            name = name_of(function)
+            name = name_of(function, "view")
             declaration = self._declaration("view", name)
             _check_has_key(declaration, "view", key)
             return self._add(
@@ -393,7 +395,7 @@ class App:
 
     def step(self, function: Function) -> Step:
         """A function with no sink: it becomes part of whatever uses it."""
-        name = name_of(function)
+        name = name_of(function, "step")
         declaration = self._declaration("step", name)
         return self._add(
             declaration,

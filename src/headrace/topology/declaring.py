@@ -134,8 +134,13 @@ def column_of(value: str | None) -> str | None:
     raise InputError(f"{value!r} is no column's name", next_step="name a column that the function returns")
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any], kind: str) -> str:
     """What a function is called. A thing without a name gets one that no node may have."""
+    if not callable(function):
+        raise InputError(
+            f"{function!r} is not a function: a node has the name of its function",
+            next_step=f"write @app.{kind}(key=...) above `def {function}(...)`",
+        )
     return str(getattr(function, "__name__", f"<{type(function).__name__}>"))
 
 

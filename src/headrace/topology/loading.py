@@ -1,6 +1,8 @@
 """From a file to the app it declares."""
 
 import importlib.util
+import inspect
+import re
 import sys
 import traceback
 from importlib.machinery import SourceFileLoader
@@ -16,6 +18,7 @@ __all__ = ["load_app"]
 
 NO_SESSION = ("SESSION_OR_CONTEXT_NOT_EXISTS", "NO_ACTIVE_OR_DEFAULT_SESSION")
 """What PySpark calls it where it wants a session and there is none."""
+MISNAMED = re.compile(r"App\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
 
 def load_app(path: str | Path, name: str | None = None) -> App:
@@ -94,6 +97,8 @@ def _failure(error: Exception | SystemExit, file: Path) -> Error:
 
 
 def _advice_on(error: BaseException) -> str | None:
+    if misnamed := MISNAMED.fullmatch(str(error)):
+        return did_you_mean(misnamed[2], inspect.signature(getattr(App, misnamed[1])).parameters)
     if not _wants_spark(error):
         return None
     return (

@@ -6,6 +6,7 @@ from typing import TypeAlias
 from headrace.errors import InputError
 
 __all__ = [
+    "UNITS",
     "ColumnTime",
     "CorrectedTime",
     "EventTime",
@@ -15,10 +16,14 @@ __all__ = [
     "corrected_time",
     "event_time_of",
     "ingestion_time",
+    "looks_like",
     "processing_time",
+    "unit_of",
 ]
 
 COMPUTED_TIME_COLUMN = "_event_time"
+UNITS = {"12,14": "milliseconds", "15,17": "microseconds", "18,20": "nanoseconds"}
+"""How many digits a time of the last decades, or of the next, has in each unit; in seconds it has ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +101,18 @@ def event_time_of(value: EventTimeLike) -> EventTime:
     raise InputError(
         f"{value!r} is no event time",
         next_step="name a column, or write ingestion_time(), processing_time() or corrected_time(...)",
+    )
+
+
+def unit_of(number: int) -> str | None:
+    """The unit, other than seconds, in which a number looks like a time."""
+    digits = len(str(abs(number)))
+    spans = {unit: map(int, span.split(",")) for span, unit in UNITS.items()}
+    return next((unit for unit, (least, most) in spans.items() if least <= digits <= most), None)
+
+
+def looks_like(column: str, unit: str) -> str:
+    return (
+        f"{column!r} looks like {unit}, and a number is read as seconds since 1970; "
+        "send whole seconds, or text such as 2026-01-31T12:00:00Z"
     )
