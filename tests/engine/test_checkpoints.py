@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.engine.checkpoints import Checkpoint, Checkpoints
+from headrace.engine.run.checkpoints import Checkpoint, Checkpoints
 
 WINDOWED: dict[str, Any] = {
     "kind": "stream",

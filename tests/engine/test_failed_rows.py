@@ -11,14 +11,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 import headrace as hr
-from headrace.engine.plan import plan
+from headrace.engine.plan.planner import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.engine.config import RunConfig
+    from headrace.config.run import RunConfig
     from headrace.testing import Harness
 
 pytestmark = pytest.mark.timeout(300)
