@@ -22,11 +22,10 @@ from confluent_kafka import Consumer, TopicPartition
 import headrace
 from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
+from headrace.delivery import Entry, RecordProducer, TopicLedger, TransactionalProducer
 from headrace.delivery import ledger as ledger_module
-from headrace.delivery.ledger import BEGUN, Entry, TopicLedger
-from headrace.delivery.producers import RecordProducer, TransactionalProducer
 from headrace.engine.run.checkpoints import Checkpoint, Checkpoints
-from headrace.engine.write.topics import LedgeredWriter
+from headrace.engine.write.agreement import BEGUN, BatchWriter
 from headrace.topology import Duration, Stream
 from tests.engine.topics import messages
 from tests.engine.writer_run import record_rows, stream_named
@@ -63,7 +62,7 @@ def written(address: str, topic: str) -> list[int]:
     return [int(message.value() or b"") for message in messages(address, topic)]
 
 
-def write(writer: LedgeredWriter, batch: int, topic: str, numbers: Iterable[int]) -> None:
+def write(writer: BatchWriter, batch: int, topic: str, numbers: Iterable[int]) -> None:
     with writer.transaction(batch) as producer:
         producer.send(record_rows(topic, numbers))
 
@@ -71,7 +70,7 @@ def write(writer: LedgeredWriter, batch: int, topic: str, numbers: Iterable[int]
 def test_a_batch_and_its_entry_come_together(
     node: Stream, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, topic: str
 ) -> None:
-    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    writer = BatchWriter(node, config, cluster, checkpoint)
     writer.open()
     assert not writer.has(0)
     for batch in range(3):
@@ -80,9 +79,9 @@ def test_a_batch_and_its_entry_come_together(
     assert writer.has(2)
     assert not writer.has(3)
     writer.close()
-    ledger = TopicLedger(config, cluster, node)
+    ledger = TopicLedger(config, cluster, f"{node.app_name}.{node.name}")
     assert ledger.last() == Entry(checkpoint.query_id, 2)
-    again = LedgeredWriter(node, config, cluster, checkpoint)
+    again = BatchWriter(node, config, cluster, checkpoint)
     again.open()
     assert again.has(2)
     again.close()
@@ -92,7 +91,7 @@ def test_a_batch_and_its_entry_come_together(
 def test_a_batch_that_fails_in_the_middle_leaves_nothing(
     node: Stream, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, topic: str
 ) -> None:
-    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    writer = BatchWriter(node, config, cluster, checkpoint)
     writer.open()
     begin_batch(checkpoint, 0)
 
@@ -114,7 +113,7 @@ def test_a_batch_that_fails_in_the_middle_leaves_nothing(
 def test_a_writer_is_fenced_by_the_next_and_cannot_commit(
     node: Stream, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, topic: str
 ) -> None:
-    zombie, successor = (LedgeredWriter(node, config, cluster, checkpoint) for _ in range(2))
+    zombie, successor = (BatchWriter(node, config, cluster, checkpoint) for _ in range(2))
     zombie.open()
     begin_batch(checkpoint, 0)
 
@@ -135,7 +134,7 @@ def test_a_writer_is_fenced_by_the_next_and_cannot_commit(
 def test_a_checkpoint_that_was_deleted_is_missed_unless_it_was_reset(
     node: Stream, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, topic: str
 ) -> None:
-    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    writer = BatchWriter(node, config, cluster, checkpoint)
     writer.open()
     begin_batch(checkpoint, 0)
     write(writer, 0, topic, [1])
@@ -143,7 +142,7 @@ def test_a_checkpoint_that_was_deleted_is_missed_unless_it_was_reset(
     elsewhere = Checkpoints(config.home / "other", node.app_name)
     other = elsewhere.of(node.name)
     other.open(FINGERPRINT)
-    foreign = LedgeredWriter(node, config, cluster, other)
+    foreign = BatchWriter(node, config, cluster, other)
     with pytest.raises(headrace.CheckpointError, match=r"another checkpoint of 'numbers'.*--reset numbers"):
         foreign.open()
     elsewhere.reset(node.name)
@@ -151,14 +150,14 @@ def test_a_checkpoint_that_was_deleted_is_missed_unless_it_was_reset(
     foreign.open()
     assert not foreign.has(0)
     foreign.close()
-    assert TopicLedger(config, cluster, node).last() == Entry(other.query_id, BEGUN)
+    assert TopicLedger(config, cluster, f"{node.app_name}.{node.name}").last() == Entry(other.query_id, BEGUN)
 
 
 def test_a_ledger_that_is_gone_and_a_checkpoint_that_is_old_are_refused(
     node: Stream, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, topic: str
 ) -> None:
     checkpoint.take_note(registered=("kafka",))
-    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    writer = BatchWriter(node, config, cluster, checkpoint)
     with pytest.raises(headrace.CheckpointError, match="does not know of any"):
         writer.open()
     checkpoint.take_note(registered=())
@@ -176,11 +175,11 @@ def test_a_ledger_that_is_gone_and_a_checkpoint_that_is_old_are_refused(
 def test_the_last_entry_is_found_behind_many_transactions_that_were_given_up(
     node: Stream, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint
 ) -> None:
-    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    writer = BatchWriter(node, config, cluster, checkpoint)
     writer.open()
-    producer = writer._producer
+    producer = writer._writer._producer
     assert producer is not None
-    ledger = TopicLedger(config, cluster, node)
+    ledger = TopicLedger(config, cluster, f"{node.app_name}.{node.name}")
     for _ in range(ledger_module.LOOK_BACK):
         producer._producer.begin_transaction()
         producer.send_record(*ledger.record(Entry("never", 99)))
@@ -194,13 +193,13 @@ def test_old_entries_are_deleted_and_the_last_one_is_not(
     node: Stream, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "TRIM_EVERY", 4)
-    writer = LedgeredWriter(node, config, cluster, checkpoint)
+    writer = BatchWriter(node, config, cluster, checkpoint)
     writer.open()
     for batch in range(6):
         begin_batch(checkpoint, batch)
         with writer.transaction(batch):
             pass
-        ledger = TopicLedger(config, cluster, node)
+        ledger = TopicLedger(config, cluster, f"{node.app_name}.{node.name}")
         assert ledger.last() == Entry(checkpoint.query_id, batch)
     assert cluster.beginnings([ledger.topic])[ledger.topic][0] > 0
     writer.close()

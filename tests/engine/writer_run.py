@@ -13,7 +13,7 @@ import headrace as hr
 from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
 from headrace.engine.run.checkpoints import Checkpoints
-from headrace.engine.write.topics import LedgeredWriter
+from headrace.engine.write.agreement import BatchWriter
 from headrace.topology import Stream
 
 
@@ -52,7 +52,7 @@ def main(address: str, home: str, app_name: str, topic: str) -> None:
     node = stream_named(app_name)
     checkpoint = Checkpoints(config.home, app_name).of(node.name)
     checkpoint.open({"kind": "stream", "sources": {}})
-    writer = LedgeredWriter(node, config, Cluster(config), checkpoint)
+    writer = BatchWriter(node, config, Cluster(config), checkpoint)
     writer.open()
     checkpoint.take_note(registered=(writer.ledger_name,), starts_over=False)
     done = checkpoint.committed_batch()

@@ -1,10 +1,12 @@
-"""The last batch that reached a node's topics, told by the topics' own cluster.
+"""How far a writer's records have reached, stored on the cluster that has the records.
 
-An entry is a record in a topic of the node's own, written in the same transaction as the rows. Why not elsewhere:
-- Offsets of a consumer group can be part of a transaction too, but a cluster forgets those of a stopped query (after
-  seven days, unless set otherwise): a batch that was committed, but not yet in Spark's log, would be written twice.
-- A topic shared by nodes hides a committed entry behind another node's open transaction, and a reader that cannot
-  see it writes the batch twice.
+An entry is (writer, position). It is a record in a topic of the writer's own, written in the same transaction as the
+records. The position is whatever the writer counts by, as JSON: the batch of a Spark query, the LSN of a database, the
+last message ids of a queue. Why an entry is not stored elsewhere:
+- Offsets of a consumer group can be part of a transaction too, but a cluster deletes those of a stopped group (after
+  seven days by default): records that were committed, but are not yet known to the writer, would be written twice.
+- A topic shared by writers hides a committed entry behind another writer's open transaction, and a reader that cannot
+  see it writes the records twice.
 - A compacted topic needs a compactor, which not every broker has. So this one keeps everything for ever, and the
   writer itself deletes what came before the last entry.
 """
@@ -12,20 +14,19 @@ An entry is a record in a topic of the node's own, written in the same transacti
 import json
 import time
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 
 from headrace.config.cluster import Cluster, explained
 from headrace.config.run import RunConfig
-from headrace.engine.run.checkpoints import Checkpoint
 from headrace.errors import CheckpointError, KafkaError, Unreachable
-from headrace.topology import QueryNode
 
-__all__ = ["BEGUN", "Entry", "TopicLedger", "agreed"]
+__all__ = ["Entry", "Position", "TopicLedger"]
 
-BEGUN = -1
-"""The batch of a checkpoint's first entry, which says that it begins."""
+Position: TypeAlias = Any
+"""A JSON value: what the writer counts by."""
 SETTINGS = {
     "partitions": "1",
     "cleanup.policy": "delete",
@@ -41,53 +42,17 @@ ENTRY_AND_MARKER = 2
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A checkpoint, and its last batch that was written."""
+    """A writer, and the position that its committed records have reached."""
 
-    query_id: str
-    batch: int
-
-
-def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str, shown: str) -> Entry | None:
-    """The ledger's entry, if it is this checkpoint's; None if the checkpoint must enter itself first.
-
-    A ledger that is not the one this checkpoint wrote is refused: to trust it would lose batches or double them.
-    `ledger` is the name it is noted by, `shown` what it is called in a message.
-    """
-    note, query_id = checkpoint.note, checkpoint.query_id
-    reset = f"start over with --reset {checkpoint.node}: all is read and written again"
-    if entry is None:
-        if ledger in note.registered:
-            raise CheckpointError(
-                f"the checkpoint of {checkpoint.node!r} has written batches, and {shown} does not know of any: it was "
-                "deleted, or this is not the place they were written to",
-                next_step=f"name the right one, or {reset}",
-            )
-        return None
-    if entry.query_id != query_id:
-        if not note.starts_over:
-            raise CheckpointError(
-                f"{shown} tells of batches that were written from another checkpoint of {checkpoint.node!r} "
-                f"({entry.query_id}, not {query_id}): its folder was deleted, or it is the node of another home folder",
-                next_step=f"run it where that checkpoint is, or {reset}",
-            )
-        return None
-    newest = checkpoint.last_batch()
-    if entry.batch > (BEGUN if newest is None else newest):
-        raise CheckpointError(
-            f"{shown} has batch {entry.batch} of {checkpoint.node!r}, and its checkpoint has got no further than "
-            f"{'nothing' if newest is None else f'batch {newest}'}: it is an old copy",
-            next_step=f"bring the newer checkpoint back, or {reset}",
-        )
-    return entry
+    writer: str
+    position: Position
 
 
 class TopicLedger:
-    """The ledger of a node, in the topic `<prefix>headrace.ledger.<app>.<node>`."""
+    """The ledger in the topic `<prefix>headrace.ledger.<name>`."""
 
-    name = "kafka"
-
-    def __init__(self, config: RunConfig, cluster: Cluster, node: QueryNode, prefix: str = "") -> None:
-        self.topic = f"{prefix}headrace.ledger.{node.app_name}.{node.name}"
+    def __init__(self, config: RunConfig, cluster: Cluster, name: str, prefix: str = "") -> None:
+        self.topic = f"{prefix}headrace.ledger.{name}"
         self._settings = config.client_settings()
         self._replication = {
             name: value for name, value in config.topic_settings.items() if name == "replication.factor"
@@ -98,10 +63,6 @@ class TopicLedger:
     def __str__(self) -> str:
         return f"the ledger {self.topic!r} at {self._cluster.address}"
 
-    def agreed(self, checkpoint: Checkpoint) -> Entry | None:
-        """The last entry, if it is the checkpoint's; None if that must enter itself first."""
-        return agreed(checkpoint, self.last(), self.name, str(self))
-
     def prepare(self) -> None:
         """Make its topic, if it is not there."""
         if self.topic not in self._cluster.partitions():
@@ -109,7 +70,7 @@ class TopicLedger:
 
     def record(self, entry: Entry) -> tuple[str, bytes, bytes]:
         """The topic, key and value that say so."""
-        return self.topic, entry.query_id.encode(), json.dumps({"batch": entry.batch}).encode()
+        return self.topic, entry.writer.encode(), json.dumps({"position": entry.position}).encode()
 
     def last(self) -> Entry | None:
         """The last entry that was committed. Ask only once the writer before has been fenced."""
@@ -168,6 +129,8 @@ class TopicLedger:
 
 def _entry(key: bytes | None, value: bytes | None) -> Entry:
     try:
-        return Entry((key or b"").decode(), int(json.loads(value or b"")["batch"]))
+        read = json.loads(value or b"")
+        # Version 0.1.0 wrote {"batch": N}.
+        return Entry((key or b"").decode(), read["position"] if "position" in read else read["batch"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"the ledger has an entry that is not Headrace's: {key!r} {value!r}") from error

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame
 
 from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
-from headrace.delivery.ledger import BEGUN, Entry, TopicLedger
-from headrace.delivery.producers import RecordProducer, TransactionalProducer
+from headrace.delivery import RecordProducer
 from headrace.engine.run.checkpoints import Checkpoint
+from headrace.engine.write.agreement import BatchWriter
 from headrace.engine.write.batch import Batch
 from headrace.engine.write.encoding import ORDER
 from headrace.engine.write.failed_rows import collected_rows, drain
@@ -21,7 +21,7 @@ from headrace.topology import Guarantee, QueryNode
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AtLeastOnceTopics", "AtMostOnceTopics", "ExactlyOnceTopics", "LedgeredWriter", "Sink", "topic_sink"]
+__all__ = ["AtLeastOnceTopics", "AtMostOnceTopics", "ExactlyOnceTopics", "Sink", "topic_sink"]
 
 RECORD = ("topic", "key", "value", "headers", "timestamp")
 
@@ -37,69 +37,10 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class LedgeredWriter:
-    """Writes records and the batch they belong to in one transaction: the driver's own, one for each batch.
-
-    Its transactional id is the node's, so that a new run fences the old one. The ledger is read after that, never
-    before: the old one might have committed in between.
-    """
-
-    def __init__(
-        self, node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str = ""
-    ) -> None:
-        self._id = f"{prefix}{node.app_name}.{node.name}"
-        self._config = config
-        self._checkpoint = checkpoint
-        self._ledger = TopicLedger(config, cluster, node, prefix)
-        self._producer: TransactionalProducer | None = None
-        self._query_id = ""
-        self._last = BEGUN
-
-    @property
-    def ledger_name(self) -> str:
-        return self._ledger.name
-
-    def open(self) -> None:
-        self.close()
-        self._query_id = self._checkpoint.query_id
-        self._ledger.prepare()
-        self._producer = TransactionalProducer(self._config, self._id)
-        entry = self._ledger.agreed(self._checkpoint)
-        if entry is None:
-            self._last = BEGUN
-            with self._producer.transaction():
-                self._enter(BEGUN)
-        else:
-            self._last = entry.batch
-
-    def has(self, batch: int) -> bool:
-        return batch <= self._last
-
-    @contextmanager
-    def transaction(self, batch: int) -> Iterator[RecordProducer]:
-        """What is sent inside, and the batch's entry, are there together or not at all."""
-        if self._producer is None:
-            raise RuntimeError(f"the writer {self._id!r} was not opened")
-        with self._producer.transaction():
-            self._enter(batch)
-            yield self._producer
-        self._last = batch
-        self._ledger.trim()
-
-    def close(self) -> None:
-        if self._producer is not None:
-            producer, self._producer = self._producer, None
-            producer.close()
-
-    def _enter(self, batch: int) -> None:
-        assert self._producer is not None
-        self._producer.send_record(*self._ledger.record(Entry(self._query_id, batch)))
-
-
 class ExactlyOnceTopics:
     """All of a batch, whatever channel or reject, and its entry in the ledger are one transaction."""
 
-    def __init__(self, writer: LedgeredWriter, checkpoint: Checkpoint, spool: Path) -> None:
+    def __init__(self, writer: BatchWriter, checkpoint: Checkpoint, spool: Path) -> None:
         self._writer = writer
         self._checkpoint = checkpoint
         self._spool = spool
@@ -127,7 +68,7 @@ class ExactlyOnceTopics:
 class AtMostOnceTopics(ExactlyOnceTopics):
     """The batch is in the ledger before its rows are sent: one that is cut short is never written again."""
 
-    def __init__(self, writer: LedgeredWriter, checkpoint: Checkpoint, spool: Path, config: RunConfig) -> None:
+    def __init__(self, writer: BatchWriter, checkpoint: Checkpoint, spool: Path, config: RunConfig) -> None:
         super().__init__(writer, checkpoint, spool)
         self._config = config
         self._plain: RecordProducer | None = None
@@ -192,7 +133,7 @@ def topic_sink(
     spool = spool_folder(config, node.app_name)
     if node.guarantee is Guarantee.AT_LEAST_ONCE:
         return AtLeastOnceTopics(config, spool, by_tasks=by_tasks)
-    writer = LedgeredWriter(node, config, cluster, checkpoint, prefix)
+    writer = BatchWriter(node, config, cluster, checkpoint, prefix)
     if node.guarantee is Guarantee.AT_MOST_ONCE:
         return AtMostOnceTopics(writer, checkpoint, spool, config)
     return ExactlyOnceTopics(writer, checkpoint, spool)

@@ -9,13 +9,14 @@ import pyarrow.compute as pc
 
 from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
-from headrace.delivery.ledger import BEGUN, Entry, agreed
+from headrace.delivery import Entry
 from headrace.engine.calls.results import LATE_RECORD
 from headrace.engine.run.checkpoints import Checkpoint
+from headrace.engine.write.agreement import BEGUN, BatchWriter, agreed
 from headrace.engine.write.batch import Batch
 from headrace.engine.write.failed_rows import collected_rows, drain
 from headrace.engine.write.rows import Rows, collect
-from headrace.engine.write.topics import RECORD, LedgeredWriter, spool_folder
+from headrace.engine.write.topics import RECORD, spool_folder
 from headrace.tables import ViewWriter, shown
 from headrace.topology import Guarantee, Schema, View
 
@@ -33,7 +34,7 @@ class ViewSink:
     """
 
     def __init__(
-        self, node: View, columns: Schema, records: LedgeredWriter | None, config: RunConfig, checkpoint: Checkpoint
+        self, node: View, columns: Schema, records: BatchWriter | None, config: RunConfig, checkpoint: Checkpoint
     ) -> None:
         self._node = node
         self._place = f"the ledger of view {node.table_name} in {shown(config.postgres_dsn)}"
@@ -53,7 +54,7 @@ class ViewSink:
         entry = agreed(self._checkpoint, None if found is None else Entry(*found), LEDGER, self._place)
         if entry is None:
             self._writer.write(query_id, BEGUN, {}, [])
-        self._last = BEGUN if entry is None else entry.batch
+        self._last = BEGUN if entry is None else entry.position
         ledgers: tuple[str, ...] = (LEDGER,)
         if self._records is not None:
             self._records.open()
@@ -110,7 +111,7 @@ def view_sink(
     checkpoint: Checkpoint,
     prefix: str,
 ) -> ViewSink:
-    records = LedgeredWriter(node, config, cluster, checkpoint, prefix) if has_records else None
+    records = BatchWriter(node, config, cluster, checkpoint, prefix) if has_records else None
     return ViewSink(node, columns, records, config, checkpoint)
 
 
