@@ -30,7 +30,6 @@ from headrace.tables import EmbeddedPostgres
 from tests import peers
 from tests.engine.numbers_run import JOURNAL, NODES, RUN, SELF, STRIKE, WINDOW, at, event, key
 from tests.engine.topics import messages
-from tests.engine.writer_run import stream_named
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 240.0
@@ -391,6 +390,6 @@ def test_sigterm_finishes_the_batch_and_stops(tmp_path: Path) -> None:
             assert "stopped" in world.said
         # Nothing was cut short: at most a batch that had begun and written nothing is left over.
         config = RunConfig(kafka=world.broker.address)
-        ledger = TopicLedger(config, Cluster(config), stream_named("numbers", "most")).last()
+        ledger = TopicLedger(config, Cluster(config), "numbers.most").last()
         assert ledger is not None
-        assert ledger.batch == world.committed("most")
+        assert ledger.position == world.committed("most")

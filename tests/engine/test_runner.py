@@ -113,7 +113,7 @@ def test_rows_go_through_hops_channels_and_guarantees(spark: SparkSession, confi
         progress = {node.node: node for node in runner.progress()}
     assert progress["doubled"].rows == 101
     assert progress["doubled"].state is NodeState.RUNNING
-    partitions = Cluster(config).partitions()
+    partitions = Cluster(config).partitions([f"{prefix}events", f"{prefix}doubled"])
     assert partitions[f"{prefix}events"] == partitions[f"{prefix}doubled"] == 2
 
 

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message, TopicPartition
 
 from headrace.clients.handling import Memory, PostgresMemory, RememberedIds, id_reader
-from headrace.clients.kafka import explained, refused_settings
 from headrace.clients.records import Record, record_of, record_reader
 from headrace.clients.topics import topic_feed
+from headrace.config.kafka_errors import explained, refused_settings
 from headrace.errors import InputError, TopicNotFound
 from headrace.topology import App, Feed
 from headrace.topology.duration import DurationLike
@@ -133,7 +133,7 @@ class Consumer:
             self._client.commit(asynchronous=False)
         except KafkaException as error:
             if error.args[0].code() != ClientError._NO_OFFSET:
-                raise explained(error, f"commit the offsets of group {self.group!r}", self._address) from error
+                raise explained(error, f"commit the offsets of group {self.group!r} at {self._address}") from error
 
     def stop(self) -> None:
         """End the iteration or the handling after the record in hand. Any thread and any signal handler may."""
@@ -176,7 +176,7 @@ class Consumer:
         if error.code() == ClientError._PARTITION_EOF:
             return
         if error.fatal() or not error.retriable():
-            raise explained(error, f"read topic {self.topic!r}", self._address)
+            raise explained(error, f"read topic {self.topic!r} at {self._address}")
 
 
 def read_to_end(
@@ -229,7 +229,7 @@ def _messages_to_end(feed: Feed, settings: Mapping[str, Any]) -> Iterator[Messag
                 elif error.code() == ClientError._PARTITION_EOF:
                     unread.discard(message.partition() or 0)
                 elif error.fatal() or not error.retriable():
-                    raise explained(error, f"read topic {topic!r}", address)
+                    raise explained(error, f"read topic {topic!r} at {address}")
     finally:
         client.close()
 
@@ -239,7 +239,7 @@ def partitions_of(client: Client, topic: str, address: str) -> list[int]:
     try:
         found = client.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic]
     except KafkaException as error:
-        raise explained(error, f"read topic {topic!r}", address) from error
+        raise explained(error, f"read topic {topic!r} at {address}") from error
     if found.error is not None or not found.partitions:
         raise TopicNotFound(
             f"topic {topic!r} does not exist at {address}",

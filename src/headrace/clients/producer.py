@@ -12,10 +12,10 @@ from confluent_kafka import KafkaError as ClientError
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import Producer as Client
 
-from headrace.clients.kafka import explained, not_delivered, refused_settings
 from headrace.clients.records import Receipt
 from headrace.clients.rows import RowWriter
 from headrace.clients.topics import named_feed
+from headrace.config.kafka_errors import explained, not_delivered, refused_settings
 from headrace.errors import InputError, KafkaError, NotDelivered
 from headrace.topology import App, Feed, Topic
 
@@ -53,7 +53,7 @@ class Producer:
         try:
             self._client.list_topics(timeout=CONNECT_SECONDS)
         except KafkaException as error:
-            raise explained(error, "connect a producer", self._address) from error
+            raise explained(error, f"connect a producer at {self._address}") from error
         self._poller = threading.Thread(target=self._poll, name="headrace-producer", daemon=True)
         self._poller.start()
 

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from confluent_kafka import KafkaError as ClientError
 
-from headrace.config.cluster import Cluster, explained
+from headrace.config.cluster import Cluster
+from headrace.config.kafka_errors import explained
 from headrace.config.run import RunConfig
 from headrace.errors import CheckpointError, KafkaError, Unreachable
 
@@ -65,7 +66,7 @@ class TopicLedger:
 
     def prepare(self) -> None:
         """Make its topic, if it is not there."""
-        if self.topic not in self._cluster.partitions():
+        if self.topic not in self._cluster.partitions([self.topic]):
             self._cluster.create(self.topic, 1, SETTINGS | self._replication)
 
     def record(self, entry: Entry) -> tuple[str, bytes, bytes]:

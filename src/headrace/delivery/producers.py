@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
 
-from headrace.config.cluster import explained
+from headrace.config.kafka_errors import explained
 from headrace.config.run import RunConfig
 from headrace.errors import NotDelivered
 

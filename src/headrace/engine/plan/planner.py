@@ -11,6 +11,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
 from headrace.engine.calls.arguments import JoinUse, uses_of_joins
 from headrace.engine.calls.results import (
@@ -40,7 +41,6 @@ from headrace.engine.plan.analysis import (
 )
 from headrace.engine.plan.outputs import Output, outputs_of, read_output
 from headrace.engine.plan.shipping import check_packages, pack_users_code, send_headrace
-from headrace.engine.read.ingestion import timestamp_types
 from headrace.engine.read.parsing import Shape
 from headrace.engine.read.sources import FAILED_SCHEMA, REJECTS_SCHEMA, Reading, RejectsReader, is_diverted, read
 from headrace.engine.read.tables import Table
@@ -187,7 +187,9 @@ class _Planner:
             for node in self.topology.nodes.values()
             if isinstance(node, Topic) and isinstance(node.event_time, IngestionTime)
         }
-        for topic, kind in timestamp_types(wanted, self.config).items():
+        if not wanted:
+            return
+        for topic, kind in Cluster(self.config).topic_setting("message.timestamp.type", wanted).items():
             if kind != "LogAppendTime":
                 self._problem(
                     wanted[topic],

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pyspark.errors import StreamingQueryException
 
-from headrace.config.cluster import is_passing
+from headrace.config.kafka_errors import is_transient
 from headrace.errors import Error, PostgresAway
 from headrace.topology.place import users_place
 
@@ -85,7 +85,7 @@ def _users_line(lines: list[tuple[str, str]]) -> str | None:
 def is_away(error: BaseException) -> bool:
     """Whether Kafka or PostgreSQL is away, or the machine has too much to do, so that to wait may help."""
     told = str(error)
-    return isinstance(error, PostgresAway) or is_passing(error) or STARVED in told or AWAY.search(told) is not None
+    return isinstance(error, PostgresAway) or is_transient(error) or STARVED in told or AWAY.search(told) is not None
 
 
 def cause_of(error: BaseException) -> str:

@@ -300,8 +300,8 @@ class Runner:
         noted = {topic: id for run in self._runs for topic, id in run.checkpoint.note.topics.items()}
         try:
             assert self._cluster is not None
-            known = self._cluster.partitions()
-            ids = self._cluster.topic_ids(topic for topic in noted if topic in known)
+            known = self._cluster.partitions(noted)
+            ids = self._cluster.topic_ids(known)
         except KafkaError:
             return set()
         return {topic for topic, id in noted.items() if topic not in known or ids.get(topic, id) != id}

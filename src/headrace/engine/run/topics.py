@@ -40,8 +40,8 @@ def read_topics(topology: Topology, query: QueryNode) -> list[str]:
 
 def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> None:
     """Topics that others write: made on a broker that is the app's own, missed on any other."""
-    known = cluster.partitions()
     wanted = [node for node in topology.nodes.values() if isinstance(node, Topic) and topology.readers(node)]
+    known = cluster.partitions(node.topic_name for node in wanted)
     missing = [node for node in wanted if node.topic_name not in known]
     if missing and not config.create_inputs:
         names = ", ".join(repr(node.topic_name) for node in missing)
@@ -64,7 +64,7 @@ def ensure_outputs(
 
     `late` are those of late rows, where a node diverts them.
     """
-    known = cluster.partitions()
+    known = cluster.partitions(_all_topics(topology, late))
     sizes = _sizes(topology, known, late)
     made = [topic for topic in sizes if topic not in known]
     tables = {query.topic_name for query in topology.queries if isinstance(query, TableNode)}
@@ -79,8 +79,9 @@ def ensure_outputs(
 
 def ensure_markers(topics: Iterable[str], cluster: Cluster, config: RunConfig) -> None:
     """The topics of the markers of these topics: small, and of no use to anybody after a while."""
-    known = cluster.partitions()
-    made = [name for name in map(markers_of, topics) if name not in known]
+    wanted = [markers_of(topic) for topic in topics]
+    known = cluster.partitions(wanted)
+    made = [name for name in wanted if name not in known]
     replication = {name: value for name, value in config.topic_settings.items() if name == "replication.factor"}
     for topic in made:
         cluster.create(topic, 1, {**MARKERS, **replication, "partitions": "1"})
@@ -89,7 +90,7 @@ def ensure_markers(topics: Iterable[str], cluster: Cluster, config: RunConfig) -
 
 def real_time_slots(topology: Topology, cluster: Cluster, config: RunConfig) -> int:
     """How many tasks the real-time nodes run at all times: one for each partition of what they read and shuffle."""
-    sizes = _sizes(topology, cluster.partitions(), {})
+    sizes = _sizes(topology, cluster.partitions(_all_topics(topology, {})), {})
     slots = 0
     for query in topology.queries:
         if isinstance(query, Stream) and query.latency is Latency.REAL_TIME:
@@ -97,6 +98,14 @@ def real_time_slots(topology: Topology, cluster: Cluster, config: RunConfig) -> 
             read = [*read_topics(topology, query), *rejected]
             slots += sum(sizes.get(topic) or 1 for topic in read) + config.state_partitions
     return slots
+
+
+def _all_topics(topology: Topology, late: Mapping[QueryNode, str | None]) -> set[str]:
+    """The topics that the queries read and write."""
+    topics = {topic for topic in late.values() if topic is not None}
+    for query in topology.queries:
+        topics |= {*read_topics(topology, query), *written_topics(topology, query)}
+    return topics
 
 
 def _sizes(topology: Topology, known: Mapping[str, int], late: Mapping[QueryNode, str | None]) -> dict[str, int | None]:
@@ -140,7 +149,8 @@ def _create(
 def _wait_for(cluster: Cluster, topics: Iterable[str]) -> None:
     """A cluster of several brokers tells of a new topic a little later."""
     deadline = time.monotonic() + SEEN_WITHIN
-    while missing := set(topics) - cluster.partitions().keys():
+    wanted = set(topics)
+    while missing := wanted - cluster.partitions(wanted).keys():
         if time.monotonic() > deadline:
             raise Unreachable(f"{cluster.address} does not show the topics that were made: {', '.join(missing)}")
         time.sleep(0.1)
