@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 from headrace import topology
 from headrace.config.reachability import RESTART_SECONDS, check_reachable
 from headrace.config.run import RunConfig
+from headrace.errors import InputError
 from headrace.topology import Feed
 from headrace.topology.app import Function
 from headrace.topology.declaring import KeyLike
@@ -69,6 +70,11 @@ class View(topology.View):
         """A reader that keeps one connection for repeated reads; each thread needs its own."""
         from headrace.tables import ViewReader
 
+        if not self.table_name:
+            raise InputError(
+                f"the rows of the view {self.name!r} are in {self.sink.described}, not in PostgreSQL",
+                next_step="read them there",
+            )
         return ViewReader(_postgres_dsn(postgres), self.app_name, self.name, self.key)
 
 
@@ -111,6 +117,7 @@ class App(topology.App):
             key: KeyLike = None,
             order_by: KeyLike = None,
             guarantee: str = "exactly-once",
+            to: Sequence[topology.Sink] = (),
             on_error: str = "stop",
         ) -> Callable[[Function], View]: ...
 
@@ -138,7 +145,7 @@ class App(topology.App):
         from headrace.threads import Threads
 
         config = RunConfig.load({"home": home, "kafka": kafka, "spark": spark, "postgres": postgres})
-        has_views = any(isinstance(query, topology.View) for query in self.topology().queries)
+        has_views = any(query.table_name for query in self.topology().queries)
         services = Services(config.home)
         threads = Threads(spark_log_path(config.home))
         needs_broker, needs_postgres = config.kafka is None, config.postgres is None and has_views

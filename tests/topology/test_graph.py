@@ -246,7 +246,7 @@ def test_any_graph_of_streams_and_steps_holds_together(declared: list[int], data
     position = {node: index for index, node in enumerate(topology.order)}
     assert set(position) == set(app.nodes)
     for node in app.nodes:
-        assert all(position[hr.node_of(feed)] < position[node] for feed in topology.inputs(node).values())
+        assert all(position[feed.node] < position[node] for feed in topology.inputs(node).values())
     for query in topology.queries:
         assert not any(isinstance(feed, hr.Step) for feed in topology.feeds(query))
         assert all(query in topology.readers(feed) for feed in topology.feeds(query))

@@ -33,8 +33,8 @@ def test_a_table_of_a_changelog_and_one_made_by_a_node() -> None:
     assert (cards.kind, cards.topic_name, cards.key, cards.event_time) == ("table", "eu.cards", ("card",), None)
     assert (moved.topic_name, str(moved.event_time), moved.lateness) == ("moves", "at", hr.Duration(0))
     assert (latest.topic_name, latest.guarantee, latest.outputs) == ("eu.latest", hr.Guarantee.AT_LEAST_ONCE, (latest,))
-    assert [hr.is_table(node) for node in app.nodes] == [True, True, True, False]
-    assert not hr.is_table(cards.rejected)
+    assert [node.is_table for node in app.nodes] == [True, True, True, False]
+    assert not cards.rejected.is_table
     assert topology.feeds(latest) == (moved, cards)
     assert topology.reject_writer(cards) is latest
     assert topology.describe(latest)["kind"] == "table"

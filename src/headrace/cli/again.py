@@ -52,18 +52,17 @@ class Again:
 
     def _effects_of_reset(self, query: "QueryNode") -> Iterator[str]:
         from headrace.engine.run.topics import written_topics
-        from headrace.topology import View, node_of
 
         name = query.name
         yield f"{name} reads all its sources again from the beginning"
-        if isinstance(query, View):
+        if query.table_name:
             yield f"{name} empties the table {query.table_name} and writes it again"
         for topic in written_topics(self._topology, query):
             yield f"{name} writes to {topic} again, after what is there"
         readers = [
             other.name
             for other in self._topology.queries
-            if any(node_of(feed) is query for feed in self._topology.feeds(other))
+            if any(feed.node is query for feed in self._topology.feeds(other))
         ]
         if readers:
             yield f"{', '.join(readers)} will read what {name} writes again"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.engine.run.jars import Jar
     from headrace.engine.run.runner import Runner
     from headrace.services.home import RunningApp
-    from headrace.topology import App, Topology, View
+    from headrace.topology import App, QueryNode, Topology
 
 __all__ = ["drive"]
 
@@ -202,10 +202,8 @@ def _check_reachable(topology: "Topology", config: "RunConfig", is_own_kafka: bo
         check_postgres(config.postgres_dsn)
 
 
-def _views(topology: "Topology") -> "list[View]":
-    from headrace.topology import View
-
-    return [query for query in topology.queries if isinstance(query, View)]
+def _views(topology: "Topology") -> "list[QueryNode]":
+    return [query for query in topology.queries if query.table_name]
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from confluent_kafka import KafkaException, Message, TopicPartition
 
 from headrace.clients.handling import Memory, PostgresMemory, RememberedIds, id_reader
 from headrace.clients.records import Record, record_of, record_reader
-from headrace.clients.topics import topic_feed
 from headrace.config.kafka_errors import explained, refused_settings
 from headrace.errors import InputError, TopicNotFound
 from headrace.topology import App, Feed
 from headrace.topology.duration import DurationLike
+from headrace.topology.lookup import topic_feed
 from headrace.topology.schema import SchemaLike
 
 if TYPE_CHECKING:

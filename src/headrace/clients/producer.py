@@ -14,10 +14,10 @@ from confluent_kafka import Producer as Client
 
 from headrace.clients.records import Receipt
 from headrace.clients.rows import RowWriter
-from headrace.clients.topics import named_feed
 from headrace.config.kafka_errors import explained, not_delivered, refused_settings
 from headrace.errors import InputError, KafkaError, NotDelivered
 from headrace.topology import App, Feed, Topic
+from headrace.topology.lookup import input_topic, named_feed
 
 __all__ = ["Producer"]
 
@@ -145,8 +145,8 @@ class Producer:
 
     def _topic(self, topic: Feed | str) -> Topic:
         feed = named_feed(self._app, topic)
-        if isinstance(feed, Topic):
-            return feed
+        if (found := input_topic(feed)) is not None:
+            return found
         raise InputError(f"{feed} is written by the app itself", next_step="send to one of its topics")
 
     def _produce(

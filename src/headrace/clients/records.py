@@ -9,8 +9,8 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
 from headrace.clients.decoding import RowReader
 from headrace.errors import InputError
-from headrace.topology import Channel, Feed, Format, Stream, Topic, is_table
-from headrace.topology.nodes import is_failed
+from headrace.topology import Feed, Format
+from headrace.topology.lookup import input_topic
 from headrace.topology.schema import SchemaLike
 
 __all__ = ["Receipt", "Record", "record_of", "record_reader"]
@@ -60,18 +60,18 @@ class Record:
 
 def record_reader(feed: Feed, schema: SchemaLike | None) -> Callable[[Record], Record]:
     """Gives a record its row. Raises InputError with the place and the reason if it has none."""
-    if is_failed(feed):
+    if feed.is_failed:
         return lambda record: replace(record, row=_diverted_row(record, REASON, ERROR))
-    if isinstance(feed, Channel) and feed.name == "rejected":
+    if feed.is_rejected:
         return lambda record: replace(record, row=_diverted_row(record, REASON))
-    topic = feed if isinstance(feed, Topic) else None
+    topic = input_topic(feed)
     reader = RowReader(
         topic.schema if schema is None and topic is not None else schema,
         topic.format if topic is not None else Format.JSON,
     )
 
     # A stream's windows may come out again, and go: what it writes is a changelog then.
-    deletes = is_table(feed) or isinstance(feed, Stream)
+    deletes = feed.is_table or (feed.node is feed and feed.node.is_query)
 
     def read(record: Record) -> Record:
         if deletes and record.value is None:

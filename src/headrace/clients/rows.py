@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.clients.values import Unfit, columns_of, key_text, object_encoder, shown
 from headrace.errors import InputError
-from headrace.topology import ColumnTime, CorrectedTime, Format, Topic, is_table
+from headrace.topology import ColumnTime, CorrectedTime, Format, Topic
 
 __all__ = ["RowWriter"]
 
@@ -24,7 +24,7 @@ class RowWriter:
 
     def key_of_delete(self, key: Any) -> bytes:
         """The key of a table's row that is to go: its one column's value, or a mapping, or a tuple in their order."""
-        if not is_table(self.topic):
+        if not self.topic.is_table:
             raise InputError(f"topic {self.topic.name!r}: a row is None, and only a table's rows can be deleted")
         names = self.topic.key
         if isinstance(key, Mapping):

@@ -10,7 +10,6 @@ from confluent_kafka import Producer as Client
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.clients import Producer, Receipt, Record, read_to_end
-from headrace.clients.topics import named_feed
 from headrace.config.run import RunConfig
 from headrace.engine.read.markers import marker_topic
 from headrace.engine.run.progress import NodeProgress
@@ -27,16 +26,11 @@ from headrace.topology import (
     Format,
     Node,
     QueryNode,
-    Rate,
     Schema,
-    Step,
     Stream,
-    TableNode,
-    TableTopic,
     Topic,
-    View,
-    node_of,
 )
+from headrace.topology.lookup import input_topic, named_feed, output_as_input
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["Harness"]
@@ -141,23 +135,25 @@ class Harness:
         Of a topic in the order of writing; of a table or view the last row of each key, by the key.
         """
         feed = self._feed(node)
-        if isinstance(feed, View):
-            found = ViewReader(self._postgres(), feed.app_name, feed.name, feed.key)
+        query = self._whole.query(str(feed))
+        if query is not None and query.table_name:
+            found = ViewReader(self._postgres(), query.app_name, query.name, query.key)
             try:
-                return _by_key(found.rows(), feed.key)
+                return _by_key(found.rows(), query.key)
             finally:
                 found.close()
-        if isinstance(feed, TableTopic | TableNode):
+        if feed.is_table:
+            key = self._whole.source(feed).key if query is None else query.key
             last = {record.key: record.row for record in self.records(feed)}
-            return _by_key([row for row in last.values() if row is not None], feed.key)
+            return _by_key([row for row in last.values() if row is not None], key)
         return [record.row for record in self.records(feed)]
 
     def records(self, node: Node | Channel | str) -> list[Record]:
         """What is in a node's topic now, with keys, headers and offsets."""
         feed = self._feed(node)
-        if isinstance(feed, View):
-            raise InputError(f"the view {feed} is a table, not a topic", next_step="ask for its rows()")
-        if isinstance(feed, Channel) and feed.name == REJECTED and feed.topic_name not in self._topics():
+        if not feed.has_topic:
+            raise InputError(f"the {feed.node.kind} {feed} is a table, not a topic", next_step="ask for its rows()")
+        if feed.is_rejected and feed.topic_name not in self._topics():
             return []
         schema = self._running.output_schemas().get(str(feed))
         return list(read_to_end(self.app, feed, self._settings, schema))
@@ -197,7 +193,7 @@ class Harness:
         return self._runner
 
     def _start(self) -> None:
-        has_views = any(isinstance(query, View) for query in self.topology.queries)
+        has_views = any(query.table_name for query in self.topology.queries)
         addresses = self._environment.addresses(postgres=has_views)
         self._config = RunConfig(
             home=self._home,
@@ -232,7 +228,7 @@ class Harness:
 
     def _feeds_with_markers(self) -> set[Feed]:
         read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
-        return {feed for feed in read if not isinstance(feed, Rate) and not _is_rejects(feed)}
+        return {feed for feed in read if feed.has_topic and not feed.is_rejected}
 
     def _empty_topics(self) -> None:
         """Delete what an earlier harness of this app left, and make the markers' topics."""
@@ -249,7 +245,7 @@ class Harness:
     def _create_inputs(self) -> None:
         """The topics of streams that started nodes read and that no started node writes."""
         read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
-        inputs = [feed for feed in read if isinstance(node_of(feed), Stream) and not self._is_started(node_of(feed))]
+        inputs = [feed for feed in read if feed.node.is_query and not self._is_started(feed.node)]
         if inputs:
             topics = [NewTopic(feed.topic_name, self._partitions, config=FOR_EVER) for feed in inputs]
             for future in self._admin.create_topics(topics).values():
@@ -258,28 +254,14 @@ class Harness:
     def _input(self, topic: Topic | Stream | Channel | str) -> Topic:
         """The topic to send to. That of a stream has the columns that Spark found in what its function returns."""
         feed = named_feed(self.app, topic)
-        if isinstance(feed, Topic):
-            return feed
-        node = node_of(feed)
-        is_output = isinstance(node, Stream) and any(str(output) == str(feed) for output in node.outputs)
-        if not is_output:
-            raise InputError(f"no rows can be sent to {feed}", next_step="send to a topic or to a stream")
-        assert isinstance(node, Stream)
+        if (found := input_topic(feed)) is not None:
+            return found
         if str(feed) not in self._inputs:
-            kind = TableTopic if isinstance(node, TableNode) else Topic
-            self._inputs[str(feed)] = kind(
-                app_name=self.app.name,
-                name=str(feed),
-                place=node.place,
-                schema=self._schema_of(feed),
-                key=node.key,
-                event_time=None,
-                lateness=Duration(0),
-                ahead=None,
-                topic_name=feed.topic_name,
-                format=Format.JSON,
-                record_columns=(),
-            )
+            is_output = any(str(output) == str(feed) for output in feed.node.outputs)
+            made = output_as_input(feed, self._schema_of(feed)) if is_output else None
+            if made is None:
+                raise InputError(f"no rows can be sent to {feed}", next_step="send to a topic or to a stream")
+            self._inputs[str(feed)] = made
         return self._inputs[str(feed)]
 
     def _schema_of(self, feed: Feed) -> Schema:
@@ -287,7 +269,7 @@ class Harness:
         if str(feed) not in found:
             from headrace.engine.plan.planner import plan
 
-            needed = self._whole.only([node for node in [node_of(feed)] if isinstance(node, Stream)])
+            needed = self._whole.only([query for query in self._whole.analysed if query is feed.node])
             found = {
                 f"{query.node.name}.{channel}".rstrip("."): schema
                 for query in plan(needed, self._spark, self._config)
@@ -299,11 +281,12 @@ class Harness:
         found = self._whole.nodes.get(str(node))
         if found is None:
             raise InputError(f"the app has no node {str(node)!r}", next_step=did_you_mean(str(node), self._whole.nodes))
-        if not isinstance(found, QueryNode):
+        query = self._whole.query(found.name)
+        if query is None:
             raise InputError(
                 f"nodes: the {found.kind} {found} is not started by itself", next_step="name streams, tables or views"
             )
-        return found
+        return query
 
     def _is_started(self, node: Node) -> bool:
         return node in self.topology.queries
@@ -320,13 +303,14 @@ class Harness:
                 raise InputError(f"the app has no node {name!r}", next_step=did_you_mean(name, self._whole.nodes))
             found = self._whole.nodes[name]
             feed = Channel(found, channel, found.place) if channel else found
-        if isinstance(feed, Step | Rate):
-            raise InputError(f"the {feed.kind} {feed} is neither a topic nor a view: there is nothing to read")
-        if isinstance(feed, Stream) and feed.channels:
-            raise InputError(f"the rows of {feed} are in its channels", next_step=f"ask for {feed}.{feed.channels[0]}")
-        node = node_of(feed)
-        if isinstance(node, QueryNode) and node not in self.topology.analysed:
-            raise InputError(f"the {node.kind} {node} was not started", next_step="add it to nodes=")
+        origin = feed.node
+        query = self._whole.query(origin.name)
+        if not feed.has_topic and not (query is not None and query.table_name):
+            if origin.outputs:
+                raise InputError(f"the rows of {feed} are in its channels", next_step=f"ask for {origin.outputs[0]}")
+            raise InputError(f"the {origin.kind} {feed} is neither a topic nor a view: there is nothing to read")
+        if query is not None and query not in self.topology.analysed:
+            raise InputError(f"the {origin.kind} {origin} was not started", next_step="add it to nodes=")
         return feed
 
     def _postgres(self) -> str:
@@ -345,10 +329,6 @@ def _rows(given: Any) -> Iterable[Any]:
 
 def _takes_bytes(topic: Topic) -> bool:
     return topic.format is Format.BYTES
-
-
-def _is_rejects(feed: Feed) -> bool:
-    return isinstance(feed, Channel) and feed.name == REJECTED
 
 
 def _moment(time: datetime | str) -> datetime:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
 from headrace.errors import InputError, Problem, TopologyError
@@ -9,17 +10,19 @@ from headrace.topology.choices import Format, Guarantee, Latency, OnError, State
 from headrace.topology.declaring import Declaration, KeyLike, column_of, name_of, names_of, parameters_of
 from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.graph import Topology
-from headrace.topology.nodes import Files, Node, Rate, Step, Stream, TableNode, TableTopic, Topic, View
+from headrace.topology.nodes import Files, Node, Rate, Source, Step, Stream, TableNode, TableTopic, Topic, View
 from headrace.topology.place import place_of_caller
 from headrace.topology.schema import SchemaLike
-from headrace.topology.sources import RATE_SCHEMA, TABLE_COLUMNS, read_source, record_columns_of
-from headrace.topology.times import ColumnTime, EventTimeLike
+from headrace.topology.sinks import PostgresSink, Sink, TopicSink, sink_of
+from headrace.topology.sources import TABLE_COLUMNS, read_source, record_columns_of
+from headrace.topology.times import EventTimeLike
 from headrace.topology.wiring import connect
 
 __all__ = ["App"]
 
 Function: TypeAlias = Callable[..., Any]
 N = TypeVar("N", bound=Node)
+S = TypeVar("S", bound=Source)
 
 APP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")  # it names a PostgreSQL schema and a folder
 NO_LATENESS = Duration(0)
@@ -173,9 +176,8 @@ class App:
                     key=declaration.read("key", names_of, key, ()),
                     event_time=declaration.read("event_time", column_of, event_time, None),
                     lateness=None if lateness is None else declaration.read("lateness", Duration.of, lateness, None),
-                    channels=(),
                     guarantee=declaration.read("guarantee", Guarantee.of, guarantee, Guarantee.EXACTLY_ONCE),
-                    latency=Latency.MICRO_BATCH,
+                    sink=TopicSink(),
                     on_error=declaration.read("on_error", OnError.of, on_error, OnError.STOP),
                 ),
             )
@@ -218,6 +220,40 @@ class App:
             ),
         )
 
+    def source(
+        self,
+        kind: type[S],
+        name: str,
+        schema: SchemaLike | None = None,
+        *,
+        key: KeyLike = None,
+        event_time: EventTimeLike | None = None,
+        lateness: DurationLike | None = None,
+        **options: Any,
+    ) -> S:
+        """A source of any kind: a subclass of `Source` with its `options` as fields, for which an adapter is
+        registered in the engine."""
+        declaration = self._declaration(kind.kind, name)
+        if kind.fixed_time is not None:
+            event_time, lateness = kind.fixed_time, NO_LATENESS
+        declared = kind.fixed_schema or schema
+        read = read_source(declaration, declared, Format.JSON, key, event_time, lateness, None, None)
+        node = kind(
+            app_name=self.name,
+            name=name,
+            place=declaration.place,
+            schema=read.schema,
+            key=read.key,
+            event_time=read.event_time,
+            lateness=read.lateness,
+            ahead=None,
+            topic_name=self._topic_name(declaration, name, None),
+            **options,
+        )
+        for problem, next_step in node.problems:
+            declaration.problem(problem, next_step)
+        return self._add(declaration, node)
+
     def files(
         self,
         name: str,
@@ -229,46 +265,11 @@ class App:
         lateness: DurationLike | None = None,
     ) -> Files:
         """A folder in which files of JSON lines appear. For trying things: each file is read once, whole."""
-        declaration = self._declaration("files", name)
-        topic_name = self._topic_name(declaration, name, None)
-        read = read_source(declaration, schema, Format.JSON, key, event_time, lateness, None, None)
-        if not path:
-            declaration.problem("path is empty", 'name a folder: path="payments/"')
-        return self._add(
-            declaration,
-            Files(
-                app_name=self.name,
-                name=name,
-                place=declaration.place,
-                schema=read.schema,
-                key=read.key,
-                event_time=read.event_time,
-                lateness=read.lateness,
-                ahead=None,
-                path=path,
-                topic_name=topic_name,
-            ),
-        )
+        return self.source(Files, name, schema, key=key, event_time=event_time, lateness=lateness, path=path)
 
     def rate(self, name: str, rows_per_second: int = 1) -> Rate:
         """Rows `timestamp TIMESTAMP, value BIGINT` at a steady pace, numbered from 0. For trying things."""
-        declaration = self._declaration("rate", name)
-        if rows_per_second < 1:
-            declaration.problem(f"rows_per_second is {rows_per_second}", "make it at least 1")
-        return self._add(
-            declaration,
-            Rate(
-                app_name=self.name,
-                name=name,
-                place=declaration.place,
-                schema=RATE_SCHEMA,
-                key=(),
-                event_time=ColumnTime("timestamp"),
-                lateness=NO_LATENESS,
-                ahead=None,
-                rows_per_second=rows_per_second,
-            ),
-        )
+        return self.source(Rate, name, rows_per_second=rows_per_second)
 
     @overload
     def stream(self, function: Function, /) -> Stream: ...
@@ -284,6 +285,7 @@ class App:
         guarantee: str = "exactly-once",
         latency: str = "micro-batch",
         topic: str | None = None,
+        to: Sequence[Sink] = (),
         on_error: str = "stop",
     ) -> Callable[[Function], Stream]: ...
 
@@ -298,13 +300,14 @@ class App:
         guarantee: str = "exactly-once",
         latency: str = "micro-batch",
         topic: str | None = None,
+        to: Sequence[Sink] = (),
         on_error: str = "stop",
     ) -> Stream | Callable[[Function], Stream]:
         """A function whose rows become a topic; with `channels` it returns a dict of them, a topic each.
 
         Unless said otherwise the event time is the window's end or the upstream's column, and the lateness
         the upstream's. When the function raises on a row, the app stops; with `on_error="divert"` the row goes to the
-        channel `.failed`, and the node goes on.
+        channel `.failed`, and the node goes on. With `to=[sink]` its rows go to that sink instead of a topic.
         """
 
         def declare(function: Function) -> Stream:
@@ -322,6 +325,8 @@ class App:
                 )
             failing = declaration.read("on_error", OnError.of, on_error, OnError.STOP)
             declaration.check_on_error(failing, speed, declared)
+            sink = declaration.read("to", partial(sink_of, default=TopicSink()), to, TopicSink())
+            declaration.check_sink(sink, speed, declared)
             return self._add(
                 declaration,
                 Stream(
@@ -336,6 +341,7 @@ class App:
                     lateness=None if lateness is None else declaration.read("lateness", Duration.of, lateness, None),
                     channels=declared,
                     guarantee=kept or Guarantee.EXACTLY_ONCE,
+                    sink=sink,
                     latency=speed,
                     on_error=failing,
                 ),
@@ -353,6 +359,7 @@ class App:
         key: KeyLike = None,
         order_by: KeyLike = None,
         guarantee: str = "exactly-once",
+        to: Sequence[Sink] = (),
         on_error: str = "stop",
     ) -> Callable[[Function], View]: ...
 
@@ -363,12 +370,14 @@ class App:
         key: KeyLike = None,
         order_by: KeyLike = None,
         guarantee: str = "exactly-once",
+        to: Sequence[Sink] = (),
         on_error: str = "stop",
     ) -> View | Callable[[Function], View]:
         """A function whose rows become the PostgreSQL table `<app>.<name>`, one row a key.
 
         Of several rows of a key the last read wins, or the greatest by `order_by`; one whose `_deleted` is
         true deletes the key. `on_error="divert"` sends rows on which the function raises to the channel `.failed`.
+        With `to=[sink]` its rows go to that sink instead of PostgreSQL.
         """
 
         def declare(function: Function) -> View:
@@ -387,6 +396,7 @@ class App:
                     key=declaration.read("key", names_of, key, ()),
                     order_by=declaration.read("order_by", names_of, order_by, ()),
                     guarantee=declaration.read("guarantee", Guarantee.of, guarantee, Guarantee.EXACTLY_ONCE),
+                    sink=declaration.read("to", partial(sink_of, default=PostgresSink()), to, PostgresSink()),
                     on_error=declaration.read("on_error", OnError.of, on_error, OnError.STOP),
                 ),
             )

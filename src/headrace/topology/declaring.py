@@ -14,6 +14,7 @@ from headrace.topology.nearest import did_you_mean
 from headrace.topology.nodes import LATE, REJECTED, Channel, Node, Parameter, Stream
 from headrace.topology.place import Place
 from headrace.topology.schema import Schema
+from headrace.topology.sinks import Sink
 
 __all__ = ["Declaration", "KeyLike", "column_of", "name_of", "names_of", "parameters_of"]
 
@@ -86,6 +87,17 @@ class Declaration:
             self.problem(
                 'channels= does not go with on_error="divert": each channel reads the topic on its own',
                 "call the function in a node of its own, and split its rows in the next node",
+            )
+
+    def check_sink(self, sink: Sink, latency: Latency, channels: Sequence[str]) -> None:
+        if sink.takes_records:
+            return
+        if latency is Latency.REAL_TIME:
+            self.problem('latency="real-time" writes to a topic only', "leave to= out, or leave latency out")
+        if channels:
+            self.problem(
+                f"channels are topics, and its rows go to {sink.described}",
+                "leave channels out, or let nodes that read the channels write to the sink",
             )
 
     def check_key(self, key: tuple[str, ...], schema: Schema, also: Sequence[str]) -> None:

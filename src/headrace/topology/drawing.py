@@ -2,27 +2,13 @@
 
 from collections.abc import Iterator
 
-from headrace.topology.choices import Latency
 from headrace.topology.graph import Topology
-from headrace.topology.nodes import (
-    Channel,
-    Files,
-    Node,
-    QueryNode,
-    Rate,
-    Source,
-    Stream,
-    Topic,
-    View,
-    node_of,
-)
+from headrace.topology.nodes import Node, QueryNode, Source
 
 __all__ = ["as_mermaid", "as_text"]
 
+SOURCE_SHAPE = ("[/", "/]")
 SHAPES = {
-    "topic": ("[/", "/]"),
-    "files": ("[/", "/]"),
-    "rate": ("[/", "/]"),
     "step": ("(", ")"),
     "stream": ("[", "]"),
     "table": ("[[", "]]"),
@@ -44,22 +30,22 @@ def as_mermaid(topology: Topology) -> str:
     """A flowchart: sources slanted, streams square, tables with double sides, steps round, views as cylinders."""
     lines = ["flowchart LR"]
     for node in topology.order:
-        opening, closing = SHAPES[node.kind]
+        opening, closing = SHAPES.get(node.kind, SOURCE_SHAPE)
         label = "<br/>".join(_escaped(part) for part in (node.name, *_facts(topology, node)))
         lines.append(f'    {_id(node)}{opening}"{label}"{closing}')
     for node in topology.order:
         for feed in topology.inputs(node).values():
-            label = f'|"{_escaped(feed.name)}"|' if isinstance(feed, Channel) else ""
-            lines.append(f"    {_id(node_of(feed))} -->{label} {_id(node)}")
+            label = f'|"{_escaped(feed.channel_name)}"|' if feed.channel_name else ""
+            lines.append(f"    {_id(feed.node)} -->{label} {_id(node)}")
     return "\n".join(lines) + "\n"
 
 
 def _branches(topology: Topology, node: Node, drawn: set[Node], indent: str) -> Iterator[str]:
     readers = [
-        (feed.name if isinstance(feed, Channel) else "", reader)
+        (feed.channel_name, reader)
         for reader in topology.order
         for feed in dict.fromkeys(topology.inputs(reader).values())
-        if node_of(feed) is node
+        if feed.node is node
     ]
     for position, (channel, reader) in enumerate(readers):
         last = position == len(readers) - 1
@@ -78,27 +64,20 @@ def _headline(topology: Topology, node: Node) -> str:
 
 def _facts(topology: Topology, node: Node) -> Iterator[str]:
     """What a person wants to know of a node beyond its name."""
-    match node:
-        case Topic() | Stream() if node.topic_name != node.name:
-            yield f"topic {node.topic_name}"
-        case View():
-            yield f"table {node.table_name}"
-        case Files():
-            yield f"in {node.path}"
-        case Rate():
-            yield f"{node.rows_per_second} rows/s"
-    if isinstance(node, Source | QueryNode) and node.key:
-        yield f"key {', '.join(node.key)}"
-    if isinstance(node, Source | Stream) and node.event_time is not None:
-        yield f"event time {node.event_time}"
-        yield f"lateness {topology.lateness(node)}"
-    if isinstance(node, Topic) and node.heartbeat is not None:
-        yield f"heartbeat {node.heartbeat}"
-    if isinstance(node, Stream) and node.channels:
-        yield f"channels {', '.join(node.channels)}"
-    if isinstance(node, Stream) and node.latency is Latency.REAL_TIME:
-        yield str(node.latency)
+    yield from node.drawing_facts
+    if isinstance(node, Source | QueryNode):
+        if node.key:
+            yield f"key {', '.join(node.key)}"
+        if node.event_time is not None:
+            yield f"event time {node.event_time}"
+            yield f"lateness {topology.lateness(node)}"
+    if node.heartbeat_after is not None:
+        yield f"heartbeat {node.heartbeat_after}"
     if isinstance(node, QueryNode):
+        if node.channels:
+            yield f"channels {', '.join(node.channels)}"
+        if node.is_real_time:
+            yield str(node.latency)
         yield str(node.guarantee)
         rejected = [f"{feed.topic_name}.rejected" for feed in topology.rejects_written_by(node)]
         if rejected:

@@ -3,25 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from headrace.topology.choices import Guarantee, Latency
+from headrace.topology.choices import Guarantee
 from headrace.topology.duration import Duration
-from headrace.topology.nodes import (
-    LATE,
-    REJECTED,
-    Channel,
-    Feed,
-    Files,
-    Node,
-    QueryNode,
-    Rate,
-    Source,
-    Stream,
-    Topic,
-    View,
-    is_failed,
-    is_table,
-    node_of,
-)
+from headrace.topology.nodes import Feed, FunctionNode, Node, QueryNode, Source, Step
 from headrace.topology.order import is_upstream, topological_order
 from headrace.topology.wiring import Inputs, feeds_through_steps
 
@@ -66,8 +50,8 @@ class Topology:
             if node not in needed:
                 needed[node] = None
                 for feed in self._inputs[node].values():
-                    left.append(node_of(feed))
-                    if isinstance(feed, Channel) and feed.name == REJECTED:
+                    left.append(feed.node)
+                    if feed.is_rejected:
                         left += filter(None, [self.reject_writer(feed.node)])
         runs = [node for node in needed if isinstance(node, QueryNode)] if upstreams else queries
         kept = [node for node in self.nodes.values() if node in needed]
@@ -90,13 +74,41 @@ class Topology:
 
         Streams come before views, since their transaction covers the rejects as well.
         """
-        if isinstance(feed, Rate) or is_failed(feed) or (isinstance(feed, Channel) and feed.name == REJECTED):
+        if not feed.is_parsed or feed.is_diverted:
             return None
         return min(self.readers(feed), key=_reject_rank, default=None)
 
     def rejects_written_by(self, query: QueryNode) -> tuple[Feed, ...]:
         """The feeds whose unusable rows this query writes to `<topic>.rejected`."""
         return tuple(feed for feed in self.feeds(query) if self.reject_writer(feed) is query)
+
+    def source(self, feed: Feed) -> Source:
+        """A feed that is a source."""
+        assert isinstance(feed, Source), feed
+        return feed
+
+    def sources(self) -> tuple[Source, ...]:
+        """Those that a query reads."""
+        return tuple(node for node in self.nodes.values() if isinstance(node, Source) and self.readers(node))
+
+    def query(self, name: str) -> QueryNode | None:
+        """The query of that name."""
+        found = self.nodes.get(name)
+        return found if isinstance(found, QueryNode) else None
+
+    def call(self, node: Node, values: Mapping[Feed, Any], steps: dict[Node, Any] | None = None) -> Any:
+        """What a node's function gives for the values of its feeds. A step that is used twice is called once."""
+        assert isinstance(node, FunctionNode), node
+        called = {} if steps is None else steps
+        given: dict[str, Any] = {}
+        for name, feed in self._inputs[node].items():
+            if isinstance(feed, Step):
+                if feed not in called:
+                    called[feed] = self.call(feed, values, called)
+                given[name] = called[feed]
+            else:
+                given[name] = values[feed]
+        return node(**given)
 
     def lateness(self, node: Node, spread: Mapping[Node, Duration] = NO_SPREAD) -> Duration:
         """How late rows of a node may be: what it says, else the largest lateness among what it reads.
@@ -105,19 +117,19 @@ class Topology:
         """
         if isinstance(node, Source):
             return node.lateness
-        if isinstance(node, Stream) and node.lateness is not None:
+        if isinstance(node, QueryNode) and node.lateness is not None:
             return node.lateness
-        read = (self.lateness(node_of(feed), spread).microseconds for feed in self._inputs[node].values())
+        read = (self.lateness(feed.node, spread).microseconds for feed in self._inputs[node].values())
         return Duration(max(read, default=0) + spread.get(node, Duration(0)).microseconds)
 
     def beats(self, feed: Feed) -> bool:
         """Whether its time goes on without events: by a heartbeat, its own or that of a topic its rows come from."""
-        node = node_of(feed)
-        if is_failed(feed) or (isinstance(feed, Channel) and feed.name in (LATE, REJECTED)):
+        node = feed.node
+        if feed.is_late or feed.is_diverted:
             return False  # what is late is older than any time that is told
         if isinstance(node, QueryNode):
-            return any(self.beats(upstream) for upstream in self.feeds(node) if not is_table(upstream))
-        return isinstance(node, Topic) and node.heartbeat is not None
+            return any(self.beats(upstream) for upstream in self.feeds(node) if not upstream.is_table)
+        return node.heartbeat_after is not None
 
     def describe(self, query: QueryNode, spread: Mapping[Node, Duration] = NO_SPREAD) -> dict[str, Any]:
         """What a query's checkpoint depends on among the declarations, as plain values to compare."""
@@ -126,37 +138,21 @@ class Topology:
             "key": list(query.key),
             "lateness": str(self.lateness(query, spread)),
             "sources": dict(sorted(self._describe_feed(feed, spread) for feed in self.feeds(query))),
-            "rejects": sorted(_identity(feed) for feed in self.rejects_written_by(query)),
+            "rejects": sorted(feed.origin for feed in self.rejects_written_by(query)),
         }
-        match query:
-            case Stream():
-                described |= {"event_time": query.event_time, "channels": sorted(query.channels)}
-            case View():
-                described |= {"order_by": list(query.order_by)}
-        return described
+        return described | query.own_fingerprint
 
     def _describe_feed(self, feed: Feed, spread: Mapping[Node, Duration]) -> tuple[str, dict[str, Any]]:
-        node = node_of(feed)
-        described: dict[str, Any] = {"kind": node.kind, "lateness": str(self.lateness(node, spread))}
-        match node:
-            case Source():
-                described |= {
-                    "key": list(node.key),
-                    "event_time": None if node.event_time is None else str(node.event_time),
-                    "ahead": None if node.ahead is None else str(node.ahead),
-                }
-            case Stream():
-                described |= {"key": list(node.key), "event_time": node.event_time}
-        if isinstance(node, Topic):
-            described["format"] = str(node.format)
-        return _identity(feed), described
+        node = feed.node
+        described = {"kind": node.kind, "lateness": str(self.lateness(node, spread))}
+        return feed.origin, described | node.fingerprint
 
     def _ordered(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
-        upstreams = {node: [node_of(feed) for feed in self._inputs[node].values()] for node in nodes}
+        upstreams = {node: [feed.node for feed in self._inputs[node].values()] for node in nodes}
         # Who reads rejects comes after who writes them, unless its own rows lead back there: rejects are
         # written when a row is read, before any function sees it, so such a loop is one of order alone.
         for feed, readers in self._readers.items():
-            if isinstance(feed, Channel) and feed.name == REJECTED:
+            if feed.is_rejected:
                 writer = self.reject_writer(feed.node)
                 for reader in readers:
                     if writer is not None and not is_upstream(reader, writer, upstreams):
@@ -165,16 +161,4 @@ class Topology:
 
 
 def _reject_rank(query: QueryNode) -> tuple[int, bool, bool]:
-    real_time = isinstance(query, Stream) and query.latency is Latency.REAL_TIME
-    return STRONGEST_FIRST.index(query.guarantee), isinstance(query, View), real_time
-
-
-def _identity(feed: Feed) -> str:
-    """What a feed is outside the app: two nodes of different names that read one topic read the same."""
-    match feed:
-        case Rate():
-            return f"rate of {feed.rows_per_second} rows/s"
-        case Files():
-            return f"files in {feed.path}"
-        case _:
-            return f"topic {feed.topic_name}"
+    return STRONGEST_FIRST.index(query.guarantee), not query.sink.takes_records, query.is_real_time

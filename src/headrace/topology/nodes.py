@@ -1,16 +1,18 @@
 """What a pipeline is made of: sources, functions of DataFrames, and the channels that rows leave them by."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from headrace.errors import InputError
 from headrace.topology.choices import Format, Guarantee, Latency, OnError
+from headrace.topology.datatypes import Column, Primitive
 from headrace.topology.duration import Duration
 from headrace.topology.nearest import did_you_mean
 from headrace.topology.place import Place, place_of_caller
 from headrace.topology.schema import Schema
+from headrace.topology.sinks import PostgresSink, Sink
 from headrace.topology.times import EventTime
 
 __all__ = [
@@ -29,9 +31,6 @@ __all__ = [
     "TableTopic",
     "Topic",
     "View",
-    "is_failed",
-    "is_table",
-    "node_of",
 ]
 
 LATE = "late"
@@ -51,10 +50,87 @@ class Node:
     topic_name: str = ""
     """The topic its rows are in; its channels' topics start with it. Empty for what has no topic."""
 
+    # What others need to know of a node, whatever its class. A kind says so by overriding it.
+
+    is_table: ClassVar[bool] = False
+    """Whether its rows are those of a table, which change, and not events."""
+    is_input: ClassVar[bool] = False
+    """Whether it is a topic that others write."""
+    is_query: ClassVar[bool] = False
+    """Whether it runs as a query of its own."""
+    is_inlined: ClassVar[bool] = False
+    """Whether it becomes part of what uses it."""
+
     @property
     def channel_names(self) -> tuple[str, ...]:
         """The channels that can be read from this node."""
         return ()
+
+    @property
+    def has_topic(self) -> bool:
+        """Whether its rows can be read from the topic `topic_name`."""
+        return False
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether it is read as bytes that are parsed, some of which may be rejected."""
+        return self.has_topic
+
+    @property
+    def outputs(self) -> "tuple[Feed, ...]":
+        """What its rows end in that has a topic: itself, or its channels."""
+        return ()
+
+    @property
+    def origin(self) -> str:
+        """What it is outside of the app: two nodes of different names that read one topic read the same."""
+        return f"topic {self.topic_name}"
+
+    @property
+    def heartbeat_after(self) -> Duration | None:
+        """After so much silence the clock moves its time on; None where events alone do."""
+        return None
+
+    @property
+    def own_channels(self) -> tuple[str, ...]:
+        """Those of `channel_names` that Headrace writes, not the node's function."""
+        return self.channel_names
+
+    @property
+    def drawing_facts(self) -> Iterator[str]:
+        """What a drawing of the graph says of its kind."""
+        yield from ()
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """What the checkpoints of its readers depend on, as plain values to compare."""
+        return {}
+
+    # A node and its channels are both feeds, and asked alike.
+
+    @property
+    def node(self) -> "Node":
+        return self
+
+    @property
+    def channel_name(self) -> str:
+        return ""
+
+    @property
+    def is_late(self) -> bool:
+        return False
+
+    @property
+    def is_rejected(self) -> bool:
+        return False
+
+    @property
+    def is_failed(self) -> bool:
+        return False
+
+    @property
+    def is_diverted(self) -> bool:
+        return False
 
     def __getattr__(self, name: str) -> "Channel":
         # Whether the channel exists is checked with everything else, so that all problems are told at once.
@@ -87,6 +163,50 @@ class Channel:
     def topic_name(self) -> str:
         return f"{self.node.topic_name}.{self.name}"
 
+    @property
+    def channel_name(self) -> str:
+        return self.name
+
+    @property
+    def has_topic(self) -> bool:
+        return True
+
+    @property
+    def is_parsed(self) -> bool:
+        return True
+
+    @property
+    def is_table(self) -> bool:
+        return False
+
+    @property
+    def is_inlined(self) -> bool:
+        return False
+
+    @property
+    def origin(self) -> str:
+        return f"topic {self.topic_name}"
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has the rows that came too late. A declared channel cannot have its name."""
+        return self.name == LATE
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether it has the records that could not be parsed."""
+        return self.name == REJECTED
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether it has the rows on which the node's function raised. A declared channel may have its name."""
+        return self.name == FAILED and self.name in self.node.own_channels
+
+    @property
+    def is_diverted(self) -> bool:
+        """Whether its records are those of another topic, with the reason why they are here in their headers."""
+        return self.is_rejected or self.is_failed
+
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """A method that a node does not have was taken for a channel, and is noticed here."""
         if self.name in self.node.channel_names:
@@ -94,7 +214,7 @@ class Channel:
         methods = [name for name, _ in inspect.getmembers(type(self.node), inspect.isfunction) if name[0] != "_"]
         if methods:
             instead = did_you_mean(self.name, methods)
-        elif isinstance(self.node, Topic | Stream):
+        elif self.node.has_topic or self.node.outputs:
             instead = f"read its rows with app.read({self.node}), or make an @app.view of it and ask that"
         else:
             instead = "make an @app.stream or an @app.view of it, and read that"
@@ -108,38 +228,42 @@ Feed: TypeAlias = Node | Channel
 """Something a node can read."""
 
 
-def node_of(feed: Feed) -> Node:
-    return feed.node if isinstance(feed, Channel) else feed
-
-
-def is_table(feed: Feed) -> bool:
-    """Whether what is read of it are the rows of a table, which change, and not events."""
-    return isinstance(feed, TableTopic | TableNode)
-
-
-def is_failed(feed: Feed) -> bool:
-    """Whether it is the channel of the rows on which a node's function raised. Declared channels may have its name."""
-    return (
-        isinstance(feed, Channel)
-        and feed.name == FAILED
-        and isinstance(feed.node, QueryNode)
-        and not (isinstance(feed.node, Stream) and feed.node.channels)
-    )
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Source(Node):
-    """Where rows come from. Rows that cannot be used leave by `.rejected`."""
+    """Where rows come from. Rows that cannot be used leave by `.rejected`.
+
+    A kind of source is a subclass with its options as fields, and an adapter registered for it in the engine.
+    """
 
     schema: Schema
     key: tuple[str, ...]
     event_time: EventTime | None
     lateness: Duration
     ahead: Duration | None
+    format: Format = Format.JSON
+    record_columns: tuple[str, ...] = ()
+
+    fixed_schema: ClassVar[Schema | None] = None
+    """The columns of its rows, where they are not the user's to declare."""
+    fixed_time: ClassVar[str | None] = None
+    """The column of their event time, where it is not the user's to declare."""
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        return (REJECTED,)
+        return (REJECTED,) if self.is_parsed else ()
+
+    @property
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What is wrong with its own options, each with what to do."""
+        yield from ()
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        return {
+            "key": list(self.key),
+            "event_time": None if self.event_time is None else str(self.event_time),
+            "ahead": None if self.ahead is None else str(self.ahead),
+        }
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -147,11 +271,27 @@ class Topic(Source):
     """A topic that others write."""
 
     kind = "topic"
+    is_input = True
 
-    format: Format
-    record_columns: tuple[str, ...]
     heartbeat: Duration | None = None
     """After so much silence the clock moves time on; None where events alone do."""
+
+    @property
+    def has_topic(self) -> bool:
+        return True
+
+    @property
+    def heartbeat_after(self) -> Duration | None:
+        return self.heartbeat
+
+    @property
+    def drawing_facts(self) -> Iterator[str]:
+        if self.topic_name != self.name:
+            yield f"topic {self.topic_name}"
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        return super().fingerprint | {"format": str(self.format)}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -159,6 +299,7 @@ class TableTopic(Topic):
     """A changelog that others write: the last row of each key is the table, and a null value deletes."""
 
     kind = "table"
+    is_table = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -169,18 +310,46 @@ class Files(Source):
 
     path: str
 
+    @property
+    def is_parsed(self) -> bool:
+        return True
+
+    @property
+    def origin(self) -> str:
+        return f"files in {self.path}"
+
+    @property
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not self.path:
+            yield "path is empty", 'name a folder: path="payments/"'
+
+    @property
+    def drawing_facts(self) -> Iterator[str]:
+        yield f"in {self.path}"
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rate(Source):
     """Spark's source of numbered rows at a steady pace. For trying things."""
 
     kind = "rate"
+    fixed_schema = Schema((Column("timestamp", Primitive.TIMESTAMP), Column("value", Primitive.BIGINT)))
+    fixed_time = "timestamp"
 
     rows_per_second: int
 
     @property
-    def channel_names(self) -> tuple[str, ...]:
-        return ()
+    def origin(self) -> str:
+        return f"rate of {self.rows_per_second} rows/s"
+
+    @property
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.rows_per_second < 1:
+            yield f"rows_per_second is {self.rows_per_second}", "make it at least 1"
+
+    @property
+    def drawing_facts(self) -> Iterator[str]:
+        yield f"{self.rows_per_second} rows/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,20 +388,78 @@ class Step(FunctionNode):
     """A function with no sink: it is inlined into what uses it."""
 
     kind = "step"
+    is_inlined = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QueryNode(FunctionNode):
     """A function with a sink, so a query of its own."""
 
+    is_query = True
+    holds_table: ClassVar[bool] = False
+    """Whether its sink holds the last row of each key, so that its rows are changes."""
+
     key: tuple[str, ...]
     guarantee: Guarantee
+    sink: Sink
     on_error: OnError = OnError.STOP
+    event_time: str | None = None
+    lateness: Duration | None = None
+    channels: tuple[str, ...] = ()
+    latency: Latency = Latency.MICRO_BATCH
+    order_by: tuple[str, ...] = ()
 
     @property
     def diverts(self) -> bool:
         """Whether rows on which its function raises leave by `.failed`."""
         return self.on_error is OnError.DIVERT
+
+    @property
+    def is_real_time(self) -> bool:
+        return self.latency is Latency.REAL_TIME
+
+    @property
+    def has_topic(self) -> bool:
+        return self.sink.takes_records and not self.channels
+
+    @property
+    def table_name(self) -> str:
+        """The PostgreSQL table that its rows are in; empty where they are elsewhere."""
+        return ""
+
+    @property
+    def own_channels(self) -> tuple[str, ...]:
+        if self.channels:
+            return (LATE,)
+        rejected = (REJECTED,) if self.has_topic else ()
+        return (LATE, *rejected, FAILED) if self.diverts else (LATE, *rejected)
+
+    @property
+    def channel_names(self) -> tuple[str, ...]:
+        return (*self.channels, *self.own_channels)
+
+    @property
+    def outputs(self) -> tuple[Feed, ...]:
+        """What its function's rows end in: its declared channels, or else the node itself."""
+        if not self.sink.takes_records:
+            return ()
+        return tuple(Channel(self, channel, self.place) for channel in self.channels) or (self,)
+
+    @property
+    def drawing_facts(self) -> Iterator[str]:
+        if not self.sink.takes_records:
+            yield f"table {self.table_name}" if self.table_name else f"to {self.sink.described}"
+        elif self.topic_name != self.name:
+            yield f"topic {self.topic_name}"
+
+    @property
+    def own_fingerprint(self) -> dict[str, Any]:
+        """What its own checkpoint depends on."""
+        return {"event_time": self.event_time, "channels": sorted(self.channels)}
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        return {"key": list(self.key), "event_time": self.event_time}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -241,28 +468,14 @@ class Stream(QueryNode):
 
     kind = "stream"
 
-    event_time: str | None
-    lateness: Duration | None
-    channels: tuple[str, ...]
-    latency: Latency
-
-    @property
-    def channel_names(self) -> tuple[str, ...]:
-        if self.channels:
-            return (*self.channels, LATE)
-        return (LATE, REJECTED, FAILED) if self.diverts else (LATE, REJECTED)
-
-    @property
-    def outputs(self) -> tuple[Feed, ...]:
-        """What its function's rows end in: its declared channels, or else the stream itself."""
-        return tuple(Channel(self, channel, self.place) for channel in self.channels) or (self,)
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TableNode(Stream):
     """A function whose rows become a changelog: a stream folded into the last row of each key."""
 
     kind = "table"
+    is_table = True
+    holds_table = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -270,13 +483,16 @@ class View(QueryNode):
     """A function whose rows become a PostgreSQL table, `app.name`, up to date by key."""
 
     kind = "view"
-
-    order_by: tuple[str, ...]
+    holds_table = True
 
     @property
     def table_name(self) -> str:
-        return f"{self.app_name}.{self.name}"
+        return f"{self.app_name}.{self.name}" if isinstance(self.sink, PostgresSink) else ""
 
     @property
-    def channel_names(self) -> tuple[str, ...]:
-        return (LATE, FAILED) if self.diverts else (LATE,)
+    def own_fingerprint(self) -> dict[str, Any]:
+        return {"order_by": list(self.order_by)}
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        return {}

@@ -22,7 +22,6 @@ from headrace.topology.times import (
 
 __all__ = [
     "OWN_COLUMNS",
-    "RATE_SCHEMA",
     "RECORD_COLUMNS",
     "TABLE_COLUMNS",
     "SourceOptions",
@@ -34,7 +33,6 @@ RECORD_COLUMNS = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_hea
 OWN_COLUMNS = frozenset(name.casefold() for name in (*RECORD_COLUMNS, COMPUTED_TIME_COLUMN))
 TABLE_COLUMNS = ("_deleted", "_time", "_order")
 """What a table's changes have beside its columns: whether the key is gone, since when, and after which others."""
-RATE_SCHEMA = Schema((Column("timestamp", Primitive.TIMESTAMP), Column("value", Primitive.BIGINT)))
 VALUE_TYPES = {Format.STRING: Primitive.STRING, Format.BYTES: Primitive.BINARY}
 # Stands in for a schema that cannot be read, whose app never gets as far as a topology.
 UNREADABLE = Schema((Column("unreadable", Primitive.STRING),))

@@ -4,26 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from headrace.errors import Problem
-from headrace.topology.choices import Latency
 from headrace.topology.declaring import problem_at
 from headrace.topology.nearest import did_you_mean
-from headrace.topology.nodes import (
-    FAILED,
-    REJECTED,
-    Channel,
-    Feed,
-    Files,
-    FunctionNode,
-    Node,
-    Parameter,
-    QueryNode,
-    Rate,
-    Step,
-    Stream,
-    View,
-    is_table,
-    node_of,
-)
+from headrace.topology.nodes import FAILED, Channel, Feed, FunctionNode, Node, Parameter, QueryNode, Step
 from headrace.topology.order import cycles_in
 
 __all__ = ["Inputs", "connect", "feeds_through_steps"]
@@ -72,9 +55,9 @@ def _problem(node: Node, message: str, next_step: str | None = None) -> Problem:
 
 def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, nodes: Sequence[Node]) -> Problem | None:
     if feed is None:
-        names = [other.name for other in nodes if other is not node and not isinstance(other, View)]
+        names = [other.name for other in nodes if other is not node and (other.outputs or not other.is_query)]
         return _problem(node, f"unknown upstream {parameter.name!r}", did_you_mean(parameter.name, names))
-    upstream = node_of(feed)
+    upstream = feed.node
     if upstream not in nodes:
         return _problem(node, f"{feed} belongs to the app {upstream.app_name!r}", "declare its topic here")
     if isinstance(feed, Channel):
@@ -86,10 +69,11 @@ def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, n
             message = f"nothing writes {feed}: {upstream.name!r} does not divert rows on which its function raises"
             step = f'add on_error="divert" to {upstream.name!r}'
         return problem_at(feed.place, f"{node.kind} {node.name!r}: {message}", step or "read the node itself")
-    if isinstance(upstream, View):
+    if isinstance(upstream, QueryNode) and not upstream.sink.takes_records:
         step = f"read what {upstream.name!r} reads, or make it a stream"
-        return _problem(node, f"the view {upstream.name!r} is a table, not a stream", step)
-    if isinstance(upstream, Stream) and upstream.channels:
+        what = "is a table" if upstream.holds_table else f"writes to {upstream.sink.described}"
+        return _problem(node, f"the {upstream.kind} {upstream.name!r} {what}, not a stream", step)
+    if isinstance(upstream, QueryNode) and upstream.channels:
         step = f"name one by a default: {parameter.name}={upstream.name}.{upstream.channels[0]}"
         return _problem(node, f"the rows of {upstream.name!r} are in its channels", step)
     return None
@@ -97,9 +81,7 @@ def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, n
 
 def _topics_of(node: Node) -> Iterator[str]:
     """Every topic that a node reads or writes under its own name."""
-    if isinstance(node, Step | Rate):
-        return
-    if not isinstance(node, View | Files) and not (isinstance(node, Stream) and node.channels):
+    if node.has_topic:
         yield node.topic_name
     for channel in node.channel_names:
         yield f"{node.topic_name}.{channel}"
@@ -117,7 +99,7 @@ def _topic_problems(nodes: Sequence[Node]) -> Iterator[Problem]:
 
 
 def _cycle_problems(nodes: Sequence[Node], inputs: Inputs) -> list[Problem]:
-    upstreams = {node: [node_of(feed) for feed in inputs[node].values()] for node in nodes}
+    upstreams = {node: [feed.node for feed in inputs[node].values()] for node in nodes}
     problems = []
     for cycle in cycles_in(nodes, upstreams):
         way = " → ".join(node.name for node in (*cycle, cycle[0]))
@@ -131,13 +113,13 @@ def _reading_problems(nodes: Sequence[Node], inputs: Inputs) -> Iterator[Problem
     read = {feed for feeds in feeds_of.values() for feed in feeds}
     for node, feeds in feeds_of.items():
         for feed in feeds:
-            if isinstance(feed, Channel) and feed.name == REJECTED and feed.node not in read:
+            if feed.is_rejected and feed.node not in read:
                 step = f"nobody reads {feed.node.name!r}, so nobody rejects its rows: add a node that does"
                 yield _problem(node, f"nothing writes {feed}", step)
-            if isinstance(node, Stream) and node.latency is Latency.REAL_TIME:
-                if isinstance(feed, Rate | Files):
-                    message = f"{feed.kind} {feed.name!r} cannot feed it: real-time mode reads topics alone"
+            if node.is_real_time:
+                if not feed.has_topic:
+                    message = f"{feed.node.kind} {feed.node.name!r} cannot feed it: real-time mode reads topics alone"
                     yield _problem(node, message, "leave latency out")
-                elif is_table(feed):
-                    message = f"the table {node_of(feed).name!r} cannot feed it: real-time mode keeps no tables"
+                elif feed.is_table:
+                    message = f"the table {feed.node.name!r} cannot feed it: real-time mode keeps no tables"
                     yield _problem(node, message, "leave latency out")

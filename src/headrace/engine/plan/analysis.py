@@ -7,9 +7,10 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from headrace.engine.adapters import source_adapter
 from headrace.operators.hosting import METRIC
 from headrace.operators.packing import PACKED
-from headrace.topology import Feed, Files
+from headrace.topology import Feed
 
 __all__ = [
     "APPEND",
@@ -87,7 +88,7 @@ def keeps_python_state(frame: DataFrame) -> bool:
 
 def places_of(frame: DataFrame, feed: Feed) -> int:
     """In how many places a plan reads a feed: each is a source of its own, with offsets of its own."""
-    return sum(_reads(node, feed) for node in _walk(plan_of(frame)))
+    return sum(source_adapter(feed).is_leaf(feed, node) for node in _walk(plan_of(frame)))
 
 
 def real_time_problems(frame: DataFrame) -> list[str]:
@@ -187,13 +188,6 @@ def _complaint(frame: DataFrame, mode: str, check: str) -> str | None:
 def _has_python_udf(frame: DataFrame, plan: Any) -> bool:
     patterns = _class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
     return bool(plan.containsPattern(patterns.PYTHON_UDF()))
-
-
-def _reads(node: Any, feed: Feed) -> bool:
-    kind = node.getClass().getSimpleName()
-    if isinstance(feed, Files):
-        return kind == "StreamingRelation" and bool(node.dataSource().options().get("path").contains(feed.path))
-    return kind == "StreamingRelationV2" and bool(node.extraOptions().get("subscribe") == feed.topic_name)
 
 
 def _described(node: Any) -> str:

@@ -12,7 +12,7 @@ from headrace.engine.read.parsing import nullable
 from headrace.engine.read.tables import Table, rows_of
 from headrace.engine.write.encoding import DELETED, VALID_FROM, check_can_be_carried
 from headrace.errors import InputError
-from headrace.topology import QueryNode, Schema, Stream, TableNode, View
+from headrace.topology import QueryNode, Schema
 from headrace.topology.datatypes import Column, Decimal, Primitive
 from headrace.topology.nearest import did_you_mean
 
@@ -27,7 +27,7 @@ def outputs_of(node: QueryNode, returned: Any, *, streaming: bool = True) -> dic
 
     They stream, unless the function was given rows that do not.
     """
-    channels = node.channels if isinstance(node, Stream) else ()
+    channels = node.channels
     if not channels:
         if isinstance(returned, Mapping):
             raise InputError(
@@ -58,17 +58,16 @@ def read_output(node: QueryNode, rows: DataFrame, changes: bool) -> Output:
     _check_key(node, schema)
     if changes:
         _check_deleted(node, rows)
-    if isinstance(node, View):
-        _check_view(node, schema)
+    if not node.sink.takes_records:
+        _check_order_by(node, schema)
         return rows, schema, None
-    assert isinstance(node, Stream)
     check_can_be_carried(schema)
     return rows, schema, _event_time(node, rows, schema)
 
 
 def _changes(node: QueryNode, table: Table) -> DataFrame:
     """The rows of a table that a node returns as it is: by the same key, or deletes would name no row."""
-    if not isinstance(node, View | TableNode):
+    if not node.holds_table:
         raise InputError(
             f"it returns {table!r}, and a {node.kind} is made of events",
             next_step="return the table's .changes, or declare it with @app.table",
@@ -78,7 +77,7 @@ def _changes(node: QueryNode, table: Table) -> DataFrame:
             f"its key is {', '.join(node.key)}, and that of the table it returns {', '.join(table.key)}",
             next_step=f"say key={list(table.key)!r}",
         )
-    return table.changes if isinstance(node, View) else rows_of(table)
+    return rows_of(table) if node.sink.takes_records else table.changes
 
 
 def _rows(returned: Any, who: str, streaming: bool) -> DataFrame:
@@ -122,7 +121,7 @@ def _check_key(node: QueryNode, schema: Schema) -> None:
                 f"its key {name!r} is no column of what it returns", next_step=did_you_mean(name, schema.names)
             )
         type_ = schema[name].type
-        allowed = isinstance(type_, Decimal | Primitive) and (isinstance(node, View) or type_ is not Primitive.BINARY)
+        allowed = isinstance(type_, Decimal | Primitive) and (node.sink.binary_keys or type_ is not Primitive.BINARY)
         if not allowed:
             raise InputError(
                 f"its key {name!r} is {type_.ddl}, which cannot be a key",
@@ -144,7 +143,7 @@ def _check_deleted(node: QueryNode, rows: DataFrame) -> None:
         )
 
 
-def _check_view(node: View, schema: Schema) -> None:
+def _check_order_by(node: QueryNode, schema: Schema) -> None:
     for name in node.order_by:
         if name not in schema:
             raise InputError(
@@ -152,7 +151,7 @@ def _check_view(node: View, schema: Schema) -> None:
             )
 
 
-def _event_time(node: Stream, rows: DataFrame, schema: Schema) -> str | None:
+def _event_time(node: QueryNode, rows: DataFrame, schema: Schema) -> str | None:
     if node.event_time is None:
         found = output_time(rows)
         if found is None and node.lateness is not None:

@@ -4,7 +4,6 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from pathlib import Path
 from typing import Any
 
 import pyspark
@@ -42,7 +41,8 @@ from headrace.engine.plan.analysis import (
 from headrace.engine.plan.outputs import Output, outputs_of, read_output
 from headrace.engine.plan.shipping import check_packages, pack_users_code, send_headrace
 from headrace.engine.read.parsing import Shape
-from headrace.engine.read.sources import FAILED_SCHEMA, REJECTS_SCHEMA, Reading, RejectsReader, is_diverted, read
+from headrace.engine.read.reading import FAILED_SCHEMA, REJECTS_SCHEMA, Reading, SourceOffsets
+from headrace.engine.read.sources import RejectsReader, read
 from headrace.engine.read.tables import Table
 from headrace.engine.run.heartbeats import MarkedTopic
 from headrace.engine.run.session import runs_here
@@ -55,26 +55,14 @@ from headrace.topology import (
     Duration,
     Emit,
     Feed,
-    Files,
     Format,
-    FunctionNode,
     IngestionTime,
-    Latency,
     Node,
     QueryNode,
-    Rate,
     Schema,
-    Source,
-    Step,
-    Stream,
-    TableNode,
-    Topic,
     Topology,
-    View,
-    is_table,
-    node_of,
 )
-from headrace.topology.nodes import FAILED, LATE, is_failed
+from headrace.topology.nodes import FAILED, LATE
 from headrace.topology.place import users_place
 
 __all__ = ["PlannedQuery", "RejectedFeed", "plan"]
@@ -94,19 +82,9 @@ class RejectedFeed:
     reading: Reading
     config: RunConfig
 
-    def read(
-        self,
-        spark: SparkSession,
-        start: Mapping[str, Any] | None,
-        end: Mapping[str, Any],
-        log: Path | None = None,
-    ) -> DataFrame:
-        """The rejects of a batch as records: those between two offsets of the source, in Spark's JSON.
-
-        `start` is None in a first batch. `log` is the folder `sources/<n>` of the checkpoint, where `<n>` is the
-        source's place among the lines of `offsets/<batch>`: files alone need it, to know which they were.
-        """
-        return self._reader.read(spark, start, end, log)
+    def read(self, spark: SparkSession, offsets: SourceOffsets) -> DataFrame:
+        """The rejects of a batch, as records."""
+        return self._reader.read(spark, offsets)
 
     @cached_property
     def _reader(self) -> RejectsReader:
@@ -184,8 +162,8 @@ class _Planner:
     def check_ingestion_times(self) -> None:
         wanted = {
             node.topic_name: node
-            for node in self.topology.nodes.values()
-            if isinstance(node, Topic) and isinstance(node.event_time, IngestionTime)
+            for node in self.topology.sources()
+            if node.is_input and isinstance(node.event_time, IngestionTime)
         }
         if not wanted:
             return
@@ -200,7 +178,7 @@ class _Planner:
     def plan(self, node: QueryNode) -> PlannedQuery | None:
         feeds = self.topology.feeds(node)
         # Where an upstream could not be planned, the problem is told there.
-        if any(not is_diverted(feed) and node_of(feed) in self._failed for feed in feeds):
+        if any(not feed.is_diverted and feed.node in self._failed for feed in feeds):
             self._failed.add(node)
             return None
         try:
@@ -212,7 +190,7 @@ class _Planner:
         return None
 
     def _planned(self, node: QueryNode, feeds: tuple[Feed, ...]) -> PlannedQuery:
-        real_time = isinstance(node, Stream) and node.latency is Latency.REAL_TIME
+        real_time = node.is_real_time
         # In real-time mode a batch has no end that could be bounded.
         config = replace(self.config, max_records_per_batch=None) if real_time else self.config
         rejected = self.topology.rejects_written_by(node)
@@ -229,7 +207,7 @@ class _Planner:
         result = returned if isinstance(returned, Result) else None
         given = outputs_of(node, returned if result is None else shown(result))
         again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
-        changes = again or isinstance(node, View) or is_table(node)
+        changes = again or node.holds_table
         outputs = {channel: read_output(node, rows, changes) for channel, rows in given.items()}
         if result is None:
             for window in windows:
@@ -242,7 +220,7 @@ class _Planner:
             if (rows_late := late_rows(result)) is not None:
                 self._written[late] = Shape(rows_late.schema, key=rows_late.key, time=ColumnTime(rows_late.time))
                 late_schema[LATE] = rows_late.schema
-        if isinstance(node, Stream):
+        if node.sink.takes_records:
             written = []
             for channel, (rows, schema, time) in outputs.items():
                 feed = Channel(node, channel, node.place) if channel else node
@@ -295,12 +273,12 @@ class _Planner:
         outputs: Mapping[str, Output],
         changes: bool,
     ) -> Rerun | None:
-        if stateful_operators(frame) or any(isinstance(feed, Rate | Files) for feed in readings):
+        if stateful_operators(frame) or not all(feed.has_topic for feed in readings):
             return None
 
         def again(frames: Mapping[Feed, DataFrame | Table]) -> DataFrame:
-            given = outputs_of(node, self._call(node, frames, {}), streaming=False)
-            if not isinstance(node, Stream):
+            given = outputs_of(node, self.topology.call(node, frames), streaming=False)
+            if not node.sink.takes_records:
                 return given[""]
             topics = {channel: Channel(node, channel, node.place) if channel else node for channel in given}
             parts = [
@@ -323,32 +301,31 @@ class _Planner:
             frames[feed], rejects = read(self.spark, reading, config, node.name, rejects_to)
             if rejects is not None:
                 beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
-        emit = Emit.CHANGES if isinstance(node, View | TableNode) else Emit.FINAL
+        emit = Emit.CHANGES if node.holds_table else Emit.FINAL
         with uses_of_windows(emit, diverts=node.diverts) as windows, uses_of_joins() as joins:
-            returned = self._call(node, frames, {})
+            returned = self.topology.call(node, frames)
         return returned, beside, windows, joins
 
     def _beating(self, reading: Reading) -> Reading:
         # Late rows are late by the watermark of the node they come from: theirs is their own.
-        is_late = isinstance(reading.feed, Channel) and reading.feed.name == LATE
-        beats = self.topology.beats(reading.feed) and not reading.shape.is_table and not is_late
+        beats = self.topology.beats(reading.feed) and not reading.shape.is_table and not reading.feed.is_late
         return replace(reading, markers=_may_be_marked(reading) and (self.config.markers or beats))
 
     def _marked(self, reading: Reading, idle: Duration | None) -> MarkedTopic:
-        upstream = node_of(reading.feed)
+        upstream = reading.feed.node
         return MarkedTopic(
             topic=reading.feed.topic_name,
             lateness=reading.lateness,
-            heartbeat=upstream.heartbeat if isinstance(upstream, Topic) else None,
+            heartbeat=upstream.heartbeat_after,
             idle=idle,
-            writer=upstream.name if isinstance(upstream, Stream) else None,
+            writer=upstream.name if upstream.is_query else None,
         )
 
     def _looked_up(self, feeds: tuple[Feed, ...], joins: list[JoinUse]) -> tuple[QueryNode, ...]:
         if not any("enrich" in join.described for join in joins):
             return ()
         tables = [feed for feed in feeds if feed in self._written and self._written[feed].is_table]
-        return tuple(node for feed in tables if isinstance(node := node_of(feed), QueryNode))
+        return tuple(query for query in self.topology.analysed if any(feed.node is query for feed in tables))
 
     def _rejected(self, reading: Reading, frame: DataFrame) -> RejectedFeed:
         metric = reading.metric if places_of(frame, reading.feed) == 1 else None
@@ -380,11 +357,11 @@ class _Planner:
         return described
 
     def _reading(self, feed: Feed) -> Reading:
-        node = node_of(feed)
+        node = feed.node
         lateness = self.topology.lateness(node, self._spread)
-        if is_diverted(feed):
-            return Reading(feed, Shape(FAILED_SCHEMA if is_failed(feed) else REJECTS_SCHEMA, Format.BYTES), lateness)
-        if isinstance(feed, Channel) and feed.name == LATE and feed not in self._written:
+        if feed.is_diverted:
+            return Reading(feed, Shape(FAILED_SCHEMA if feed.is_failed else REJECTS_SCHEMA, Format.BYTES), lateness)
+        if feed.is_late and feed not in self._written:
             raise InputError(
                 f"nothing writes {feed}: {node.name!r} diverts no late rows",
                 next_step='say late="divert" of its window, or read the node itself',
@@ -397,25 +374,17 @@ class _Planner:
                     next_step=f"give {feed} a key",
                 )
             return Reading(feed, shape, lateness)
-        assert isinstance(node, Source)
-        shape = Shape(node.schema, key=node.key, time=node.event_time, ahead=node.ahead)
-        if isinstance(node, Topic):
-            shape = Shape(
-                node.schema, node.format, node.key, node.event_time, node.ahead, node.record_columns, is_table(node)
-            )
+        source = self.topology.source(feed)
+        shape = Shape(
+            source.schema,
+            source.format,
+            source.key,
+            source.event_time,
+            source.ahead,
+            source.record_columns,
+            source.is_table,
+        )
         return Reading(feed, shape, lateness)
-
-    def _call(self, node: Node, frames: Mapping[Feed, DataFrame | Table], steps: dict[Step, Any]) -> Any:
-        assert isinstance(node, FunctionNode)
-        given: dict[str, Any] = {}
-        for name, feed in self.topology.inputs(node).items():
-            if isinstance(feed, Step):
-                if feed not in steps:
-                    steps[feed] = self._call(feed, frames, steps)
-                given[name] = steps[feed]
-            else:
-                given[name] = frames[feed]
-        return node(**given)
 
     def _problem(
         self, node: Node, message: str, next_step: str | None = None, error: BaseException | None = None
@@ -439,15 +408,15 @@ def _records(
 
 
 def _may_be_marked(reading: Reading) -> bool:
-    return reading.shape.time is not None and not isinstance(reading.feed, Rate | Files)
+    return reading.shape.time is not None and reading.feed.has_topic
 
 
 def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
     """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
     ours = sum("join" in join.described for join in joins)
     for rows in outputs:
-        own_time = isinstance(node, Stream) and node.event_time in (None, output_time(rows))
-        if is_table(node) or not own_time or stream_joins(rows) > ours:
+        own_time = node.sink.takes_records and node.event_time in (None, output_time(rows))
+        if node.is_table or not own_time or stream_joins(rows) > ours:
             return None
     return Duration(sum(join.held.microseconds for join in joins))
 
@@ -489,7 +458,7 @@ def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) ->
     if emits:
         modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]
     else:
-        modes = [UPDATE, APPEND] if isinstance(node, View | TableNode) else [APPEND, UPDATE]
+        modes = [UPDATE, APPEND] if node.holds_table else [APPEND, UPDATE]
     if keeps_python_state(frame):
         modes = [APPEND]
     complaints = []

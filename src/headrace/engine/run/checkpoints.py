@@ -21,9 +21,10 @@ from typing import Any
 
 from headrace.config.run import Offsets
 from headrace.engine.plan.fingerprints import OPERATORS, changes
+from headrace.engine.read.reading import SourceOffsets
 from headrace.errors import CheckpointError
 
-__all__ = ["Checkpoint", "Checkpoints", "SinkNote", "SourceOffsets"]
+__all__ = ["Checkpoint", "Checkpoints", "SinkNote"]
 
 NO_OFFSET = "-"
 
@@ -40,18 +41,6 @@ class SinkNote:
     """The ledgers that have an entry of this checkpoint. If one of them is empty, it is not the one it wrote to."""
     starts_over: bool = False
     """Whether the node was reset, so that ledgers may have entries of an earlier checkpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOffsets:
-    """The offsets of one source in a batch, in Spark's JSON. `start` is None if the first batch has no fixed start.
-
-    For a source with a single number as offset, such as `rate`, both are empty.
-    """
-
-    start: Mapping[str, Any] | None
-    end: Mapping[str, Any]
-    log: Path
 
 
 class Checkpoint:

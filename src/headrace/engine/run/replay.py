@@ -9,7 +9,7 @@ from headrace.config.run import Offsets
 from headrace.engine.run.checkpoints import Checkpoints
 from headrace.engine.run.topics import read_topics, written_topics
 from headrace.errors import InputError, TopicNotFound
-from headrace.topology import QueryNode, Topology, View, node_of
+from headrace.topology import QueryNode, Topology
 from headrace.topology.nearest import did_you_mean
 
 __all__ = ["Replay", "ReplayRequest", "plan_replays", "query_named"]
@@ -60,13 +60,14 @@ def plan_replays(
 
 
 def query_named(topology: Topology, name: str) -> QueryNode:
-    found = topology.nodes.get(name)
-    if not isinstance(found, QueryNode):
+    found = topology.query(name)
+    if found is None:
         known = [query.name for query in topology.queries]
-        if found is None:
+        other = topology.nodes.get(name)
+        if other is None:
             problem = f"{topology.app_name!r} has no node {name!r}"
         else:
-            problem = f"{name!r} of {topology.app_name!r} is a {found.kind}, which has no checkpoint"
+            problem = f"{name!r} of {topology.app_name!r} is a {other.kind}, which has no checkpoint"
         raise InputError(problem, next_step=did_you_mean(name, known))
     return found
 
@@ -93,14 +94,14 @@ def _planned(
         start[topic] = cluster.offsets_at(topic, int(time.timestamp() * 1000))
         records = sum(end - start[topic][partition] for partition, end in ends[topic].items())
         effects.append(f"{node.name} reads {topic} again from {time.isoformat()}: {records:,} records")
-    if isinstance(node, View):
+    if node.table_name:
         effects.append(f"{node.name} updates the rows of the table {node.table_name} again")
     for topic in written_topics(topology, node):
         effects.append(f"{node.name} writes to {topic} again, after what is there")
     readers = {
         reader.name: None
         for feed in (feed for query in topology.queries for feed in topology.feeds(query))
-        if node_of(feed) is node
+        if feed.node is node
         for reader in topology.readers(feed)
     }
     if readers:

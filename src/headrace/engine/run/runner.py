@@ -27,13 +27,11 @@ from headrace.topology import (
     App,
     Duration,
     Latency,
-    QueryNode,
     Schema,
     StateStore,
     Stream,
     Topology,
     View,
-    node_of,
 )
 
 if TYPE_CHECKING:
@@ -270,7 +268,7 @@ class Runner:
         while left:
             left = False
             for other in self._runs:
-                upstreams = {node_of(feed) for feed in self.topology.feeds(other.node)}
+                upstreams = {feed.node for feed in self.topology.feeds(other.node)}
                 if other.node not in found and upstreams & found:
                     found.add(other.node)
                     left = True
@@ -313,8 +311,8 @@ class Runner:
             node = left.pop()
             if node not in makers:
                 makers.add(node)
-                upstreams = (node_of(feed) for feed in self.topology.feeds(node))
-                left += [upstream for upstream in upstreams if isinstance(upstream, QueryNode)]
+                upstreams = {feed.node for feed in self.topology.feeds(node)}
+                left += [query for query in self.topology.queries if query in upstreams]
         return [other for other in self._runs if other.node in makers]
 
     def _check_checkpoints(self, planned: "list[PlannedQuery]", cluster_id: str) -> None:

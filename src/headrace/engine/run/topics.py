@@ -7,18 +7,7 @@ from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
 from headrace.engine.run.heartbeats import markers_of
 from headrace.errors import KafkaError, TopicNotFound, Unreachable
-from headrace.topology import (
-    Files,
-    IngestionTime,
-    Latency,
-    QueryNode,
-    Rate,
-    Stream,
-    TableNode,
-    TableTopic,
-    Topic,
-    Topology,
-)
+from headrace.topology import IngestionTime, QueryNode, Topology
 
 __all__ = ["ensure_inputs", "ensure_outputs", "read_topics", "real_time_slots", "written_topics"]
 
@@ -35,12 +24,12 @@ REFUSALS = ("INVALID_CONFIG", "POLICY_VIOLATION")
 
 def read_topics(topology: Topology, query: QueryNode) -> list[str]:
     """The topics that a query reads."""
-    return [feed.topic_name for feed in topology.feeds(query) if not isinstance(feed, Rate | Files)]
+    return [feed.topic_name for feed in topology.feeds(query) if feed.has_topic]
 
 
 def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> None:
     """Topics that others write: made on a broker that is the app's own, missed on any other."""
-    wanted = [node for node in topology.nodes.values() if isinstance(node, Topic) and topology.readers(node)]
+    wanted = [node for node in topology.sources() if node.is_input]
     known = cluster.partitions(node.topic_name for node in wanted)
     missing = [node for node in wanted if node.topic_name not in known]
     if missing and not config.create_inputs:
@@ -52,7 +41,7 @@ def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> No
         )
     for node in missing:
         settings = BROKERS_TIME if isinstance(node.event_time, IngestionTime) else {}
-        wishes = [COMPACTED, KEPT] if isinstance(node, TableTopic) else [{}]
+        wishes = [COMPACTED, KEPT] if node.is_table else [{}]
         _create(cluster, node.topic_name, None, {**settings, **config.topic_settings}, wishes)
     _wait_for(cluster, [node.topic_name for node in missing])
 
@@ -67,7 +56,7 @@ def ensure_outputs(
     known = cluster.partitions(_all_topics(topology, late))
     sizes = _sizes(topology, known, late)
     made = [topic for topic in sizes if topic not in known]
-    tables = {query.topic_name for query in topology.queries if isinstance(query, TableNode)}
+    tables = {query.topic_name for query in topology.queries if query.is_table}
     rejects = {
         f"{feed.topic_name}.rejected" for query in topology.queries for feed in topology.rejects_written_by(query)
     } | {f"{query.topic_name}.failed" for query in topology.queries if query.diverts}
@@ -93,7 +82,7 @@ def real_time_slots(topology: Topology, cluster: Cluster, config: RunConfig) -> 
     sizes = _sizes(topology, cluster.partitions(_all_topics(topology, {})), {})
     slots = 0
     for query in topology.queries:
-        if isinstance(query, Stream) and query.latency is Latency.REAL_TIME:
+        if query.is_real_time:
             rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]  # read once more
             read = [*read_topics(topology, query), *rejected]
             slots += sum(sizes.get(topic) or 1 for topic in read) + config.state_partitions
@@ -123,11 +112,12 @@ def _sizes(topology: Topology, known: Mapping[str, int], late: Mapping[QueryNode
 def written_topics(topology: Topology, query: QueryNode) -> dict[str, str | None]:
     """The topics that a query writes, those of rejects and failed rows too, each with the topic its rows come from."""
     first = next(iter(read_topics(topology, query)), None)
-    outputs = query.outputs if isinstance(query, Stream) else ()
     rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]
     failed = {f"{query.topic_name}.failed": first} if query.diverts else {}
     return (
-        {output.topic_name: first for output in outputs} | {f"{topic}.rejected": topic for topic in rejected} | failed
+        {output.topic_name: first for output in query.outputs}
+        | {f"{topic}.rejected": topic for topic in rejected}
+        | failed
     )
 
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.engine.run.checkpoints import Checkpoint, SourceOffsets, topic_offsets
-from headrace.topology import Feed, Files
+from headrace.engine.adapters import source_adapter
+from headrace.engine.read.reading import SourceOffsets
+from headrace.engine.run.checkpoints import Checkpoint, topic_offsets
+from headrace.topology import Feed
 
 if TYPE_CHECKING:
     from headrace.engine.plan.planner import PlannedQuery, RejectedFeed
@@ -43,7 +44,7 @@ class Batch:
                 continue
             source = self._source_of(rejected.feed)
             if source is not None:
-                yield rejected.read(self.frame.sparkSession, source.start, source.end, source.log)
+                yield rejected.read(self.frame.sparkSession, source)
 
     def _count(self, rejected: "RejectedFeed") -> int | None:
         """How many there are; None where nobody counted."""
@@ -55,15 +56,5 @@ class Batch:
 
     def _source_of(self, feed: Feed) -> SourceOffsets | None:
         """Where a feed is read in several places, any one of them covers all of it in the end: take the first."""
-        for source in self.checkpoint.sources(self.number):
-            if isinstance(feed, Files):
-                if "logOffset" in source.end and _lists_files_of(source.log, Path(feed.path)):
-                    return source
-            elif isinstance(source.end.get(feed.topic_name), dict):
-                return source
-        return None
-
-
-def _lists_files_of(log: Path, folder: Path) -> bool:
-    start = f'"path":"{folder.absolute().as_uri()}'
-    return any(start in path.read_text(errors="replace") for path in log.iterdir() if path.name[0] != ".")
+        adapter = source_adapter(feed)
+        return next((source for source in self.checkpoint.sources(self.number) if adapter.has(feed, source)), None)

@@ -16,13 +16,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from headrace.config.run import RunConfig
 from headrace.engine.plan.analysis import places_of, runs_users_python, stateful_operators
-from headrace.engine.read.sources import RangeReader, Reading
+from headrace.engine.read.reading import Reading
+from headrace.engine.read.sources import RangeReader
 from headrace.engine.read.tables import Table
 from headrace.engine.run.failures import Raised, is_away, raised_by
 from headrace.engine.write.rows import Rows, collect
 from headrace.errors import FunctionFailed, InputError
 from headrace.operators.applying import reason_of
-from headrace.topology import Feed, Files, Rate
+from headrace.topology import Feed
 from headrace.topology.nodes import QueryNode
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ def check_can_divert(node: QueryNode, frame: DataFrame, feeds: Sequence[Feed], a
             next_step=f"{apart}, or leave on_error out",
         )
     for feed in feeds:
-        if isinstance(feed, Rate | Files):
+        if not feed.has_topic:
             raise InputError(
-                f"{asked}: it reads {feed.kind} {feed.name!r}, whose rows have no offsets to read them again by",
+                f"{asked}: it reads {feed.node.kind} {feed.node.name!r}, whose rows cannot be read again by offset",
                 next_step="read a topic, or leave on_error out",
             )
         if places_of(frame, feed) != 1:

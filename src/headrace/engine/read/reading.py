@@ -1,0 +1,65 @@
+"""How a query reads one of its feeds, as plain values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from headrace.engine.read.parsing import Shape
+from headrace.engine.write.encoding import HEADERS
+from headrace.topology import Duration, Feed, Schema
+
+__all__ = ["FAILED_SCHEMA", "PLACE", "RAW", "REJECTS_SCHEMA", "Failed", "Ranges", "Reading", "SourceOffsets"]
+
+PLACE = {
+    "headrace-topic": "topic",
+    "headrace-partition": "partition",
+    "headrace-offset": "offset",
+    "headrace-timestamp": "timestamp",
+}
+_RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP"
+REJECTS_SCHEMA = Schema.of(f"reason STRING, {_RECORD}")
+"""What a node that reads `payments.rejected` gets: the record as it came, where it stood, and the reason."""
+FAILED_SCHEMA = Schema.of(f"reason STRING, error STRING, {_RECORD}")
+"""What a node that reads `bursts.failed` gets: the same, and the last line of the traceback."""
+RAW = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
+    f"headers {HEADERS}"
+)
+"""What Spark's connector gives of a record."""
+
+
+Ranges: TypeAlias = Mapping[int, tuple[int, int]]
+"""By partition, the first offset and the one after the last."""
+Failed: TypeAlias = Sequence[tuple[int, int, str, str]]
+"""Partition, offset, reason and error of records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a query reads one of its feeds."""
+
+    feed: Feed
+    shape: Shape
+    lateness: Duration
+    markers: bool = False
+    """Whether markers move its time on as well."""
+    real_time: bool = False
+    """Whether the query stays to wait for rows, instead of coming for them batch by batch."""
+
+    @property
+    def metric(self) -> str:
+        """The observed metric whose `rejected` counts the unusable records of a batch."""
+        return f"headrace rejects of {self.feed}"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOffsets:
+    """The offsets of one source in a batch, in Spark's JSON. `start` is None if the first batch has no fixed start.
+
+    For a source with a single number as offset, such as `rate`, both are empty.
+    """
+
+    start: Mapping[str, Any] | None
+    end: Mapping[str, Any]
+    log: Path
