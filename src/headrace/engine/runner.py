@@ -345,9 +345,9 @@ class Runner:
         node, noted = checkpoint.node, checkpoint.note
         if noted.cluster is not None and noted.cluster != cluster_id:
             raise CheckpointError(
-                f"the checkpoint of {node!r} at {checkpoint.folder} was made with the Kafka cluster "
-                f"{noted.cluster}, and the one at {self.config.kafka_address} is {cluster_id}",
-                next_step=f"name the right cluster with --kafka, or start over with --reset {node}",
+                f"the checkpoint of {node!r} at {checkpoint.folder} belongs to the Kafka cluster "
+                f"{noted.cluster}, but the one at {self.config.kafka_address} is {cluster_id}",
+                next_step=f"give the address of that cluster with --kafka, or start over with --reset {node}",
             )
         ids = self._cluster.topic_ids(topics)
         if others := [topic for topic, id in ids.items() if noted.topics.get(topic, id) != id]:
