@@ -177,7 +177,7 @@ def test_a_topic_that_is_deleted_under_its_reader_stops_the_app_and_a_reset_star
         delete_topic(config, events)
         said = failure_of(runner)
     assert "node 'same' keeps failing in batch" in said
-    assert "a topic that it reads is gone" in said or "deleted and made again" in said
+    assert "a topic that it reads no longer exists" in said or "deleted and created again" in said
     assert "--reset same" in said
     # Made again, with more records than were read: Spark would skip as many of the new ones, without a word.
     send(config.kafka_address, events, [event(n) for n in range(100, 170)], key="k")
@@ -320,7 +320,7 @@ def test_a_full_disk_stops_the_app_and_once_there_is_room_it_goes_on(
         send(config.kafka_address, events, [event(n) for n in range(100, 200)], key="k")
         said = failure_of(runner)
         assert f"no space left on the disk of {small_disk}" in said
-        assert "make room there and start the app again: it goes on where it was" in said
+        assert "free space there and restart; processing resumes with this batch" in said
     with pytest.raises(hr.CheckpointError, match="cannot be written: no space left on device; make room"):
         Runner(app_of(f"x{prefix}"), config, spark).start()
     ballast.unlink()

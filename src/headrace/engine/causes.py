@@ -28,27 +28,27 @@ CALLING = re.compile(r"\AAn error occurred while calling .*\n: ")
 KNOWN = (
     (
         re.compile(r"Some data may have been lost because.*?^Reason: (.*?)$", re.MULTILINE | re.DOTALL),
-        "records were deleted before they were read, or the topic was deleted and made again: {}",
+        "records were deleted before they were read, or the topic was deleted and created again: {}",
         "start over with the records that are there: --reset {node}, or with those since a time: "
         "--replay {node}:TOPIC=TIME",
     ),
     (
         re.compile("UnknownTopicOrPartitionException"),
-        "a topic that it reads is gone",
-        "if it comes back as it was, start the app again; else start over with --reset {node}",
+        "a topic that it reads no longer exists",
+        "if the topic is restored, restart; otherwise start over with --reset {node}",
     ),
     (
         re.compile("No space left on device"),
         "no space left on the disk of {folder}",
-        "make room there and start the app again: it goes on where it was",
+        "free space there and restart; processing resumes with this batch",
     ),
     (
         re.compile(r"^.*(?:Checksum error: file:|STATE_DIRECTORY\]|STATE_STORE|delta file|RocksDB).*$", re.MULTILINE),
         "the checkpoint at {folder} is damaged: {}",
-        "bring it back from a copy, or start over with --reset {node}",
+        "restore it from a copy, or start over with --reset {node}",
     ),
 )
-MENDED = "once that is mended, start the app again: it goes on with this batch"
+MENDED = "fix the cause and restart; processing resumes with this batch"
 
 
 @dataclass(frozen=True, slots=True)

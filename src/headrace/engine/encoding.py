@@ -164,7 +164,7 @@ def check_can_be_carried(schema: Schema) -> None:
         bad = _map_without_text_keys(column.type)
         if bad is not None:
             raise InputError(
-                f"the column {column.name!r} has {bad.ddl}, and JSON's keys are text",
+                f"the column {column.name!r} has {bad.ddl}, but the keys of a JSON object are strings",
                 next_step=f"make it MAP<STRING, {bad.value.ddl}>",
             )
 

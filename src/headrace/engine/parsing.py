@@ -101,7 +101,7 @@ def reason(shape: Shape) -> Column:
     text = F.col("value").cast("string")
     if shape.is_table:
         columns = ", ".join(shape.schema[name].ddl for name in shape.key)
-        told = F.when(_is_delete(), f"it deletes, and its key is not that of {columns}")
+        told = F.when(_is_delete(), f"it is a delete, and its key does not match {columns}")
     else:
         told = F.when(F.col("value").isNull(), "the value is null")
     told = told.when(F.length("value") == 0, "the value is empty")

@@ -254,9 +254,9 @@ class _Planner:
             frame = reduce(DataFrame.unionByName, written)
             if beside and stateful_operators(frame):
                 raise InputError(
-                    'with latency="real-time" a node that keeps state cannot write rejects as well, and it is the only '
+                    'with latency="real-time" a node with state cannot write rejected records, and it is the only '
                     f"reader of {', '.join(str(feed) for feed in rejected)}",
-                    next_step="let another node read it too: it will write them. Or keep the state in the next node",
+                    next_step="add another reader, which will write them, or move the state to the next node",
                 )
             frame = reduce(DataFrame.unionByName, beside, frame)
         elif result is not None:
@@ -384,13 +384,13 @@ class _Planner:
         if isinstance(feed, Channel) and feed.name == LATE and feed not in self._written:
             raise InputError(
                 f"nothing writes {feed}: {node.name!r} diverts no late rows",
-                next_step='say late="divert" of its window, or read the node itself',
+                next_step='add late="divert" to its window, or read the node itself',
             )
         if feed in self._written:
             shape = self._written[feed]
             if shape.is_table and not shape.key:
                 raise InputError(
-                    f"the rows of {feed} come out again when they change, and it has no key to know them by",
+                    f"the output of {feed} is a changelog, so {feed} needs a key",
                     next_step=f"give {feed} a key",
                 )
             return Reading(feed, shape, lateness)
@@ -452,8 +452,8 @@ def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Du
 def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
     if any(window.emit is not Emit.CHANGES for window in windows):
         raise InputError(
-            'latency="real-time" gives a window\'s row whenever it changes, and cannot wait for the last',
-            next_step='say emit="changes" of the window, or leave latency out',
+            'latency="real-time" emits a window\'s row whenever it changes, and cannot wait for the final one',
+            next_step='add emit="changes" to the window, or leave latency out',
         )
     problems = real_time_problems(frame)
     if problems:
@@ -473,15 +473,16 @@ def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) ->
     if keeps_python_state(frame):
         if any(window.emit is Emit.CHANGES for window in native):
             raise InputError(
-                'it has a window of Spark\'s own with emit="changes" beside an operator, and a query has one way',
-                next_step="put one of them in a node of its own",
+                'it has a native Spark window with emit="changes" and an operator of Headrace, '
+                "and a query has one output mode",
+                next_step="move one of them to another node",
             )
         native = []
     emits = {window.emit for window in native if window.emit is not None}
     if len(emits) > 1:
         raise InputError(
-            'windows of one node emit "final" and "changes", and a query has one way',
-            next_step="put one of them in a node of its own",
+            'windows of one node emit "final" and "changes", and a query has one output mode',
+            next_step="move one of them to another node",
         )
     if emits:
         modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]

@@ -93,17 +93,17 @@ class Declaration:
             if name in schema:
                 if not _has_text(schema[name].type):
                     self.problem(
-                        f"key {name!r} is {schema[name].type.ddl}, which has no text of its own",
-                        "make a column of plain type the key",
+                        f"key {name!r} is {schema[name].type.ddl}, which cannot be a key",
+                        "use a column of a simple type as the key",
                     )
             elif name not in also:
-                self.problem(f"key {name!r} is no column of it", did_you_mean(name, schema.names))
+                self.problem(f"key {name!r} is not a column of it", did_you_mean(name, schema.names))
 
     def check_timestamp(self, option: str, name: str, schema: Schema) -> None:
         if name == "_timestamp":
             return
         if name not in schema:
-            self.problem(f"{option} {name!r} is no column of it", did_you_mean(name, schema.names))
+            self.problem(f"{option} {name!r} is not a column of it", did_you_mean(name, schema.names))
         elif schema[name].type is not Primitive.TIMESTAMP:
             self.problem(f"{option} {name!r} is {schema[name].type.ddl}", "make it TIMESTAMP in the schema")
 
@@ -121,9 +121,9 @@ def names_of(value: KeyLike) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value)
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"{name!r} is no name")
+            raise InputError(f"{name!r} is not a name")
     if len(set(names)) < len(names):
-        raise InputError(f"a name stands twice in {list(names)}")
+        raise InputError(f"a name is repeated in {list(names)}")
     return names
 
 
@@ -131,7 +131,7 @@ def column_of(value: str | None) -> str | None:
     """The column a stream's event time is in, which its function has to give: other times are a topic's."""
     if value is None or (isinstance(value, str) and value):
         return value
-    raise InputError(f"{value!r} is no column's name", next_step="name a column that the function returns")
+    raise InputError(f"{value!r} is not a column name", next_step="name a column that the function returns")
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -148,7 +148,7 @@ def parameters_of(function: Callable[..., Any], declaration: Declaration) -> tup
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             declaration.problem(
                 f"the parameter {str(parameter)!r} cannot name an upstream",
-                "name each upstream by one",
+                "use one parameter for each upstream",
             )
         elif isinstance(parameter.default, Node | Channel):
             parameters.append(Parameter(parameter.name, parameter.default))

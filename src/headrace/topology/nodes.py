@@ -90,7 +90,7 @@ class Channel:
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
         """A method that a node does not have was taken for a channel, and is noticed here."""
         if self.name in self.node.channel_names:
-            raise InputError(f"{self} is a channel, and nothing to call", next_step=f"read it with app.read({self})")
+            raise InputError(f"{self} is a channel and cannot be called", next_step=f"read it with app.read({self})")
         methods = [name for name, _ in inspect.getmembers(type(self.node), inspect.isfunction) if name[0] != "_"]
         if methods:
             instead = did_you_mean(self.name, methods)

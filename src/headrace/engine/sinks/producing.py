@@ -84,7 +84,7 @@ class RecordProducer:
             except BufferError:
                 pass
         self.flush()  # which says why
-        raise NotDelivered(f"{self._address} takes no more records")
+        raise NotDelivered(f"{self._address} accepts no more records")
 
     def _on_delivery(self, error: Any, _: Any) -> None:
         if error is not None:
