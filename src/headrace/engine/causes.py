@@ -1,5 +1,6 @@
 """Why a query ended: in a line, whether to wait may help, and what to do if it does not."""
 
+import builtins
 import re
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ TRACEBACK_LINE = re.compile(r'^ +File "([^"]+)", line (\d+)', re.MULTILINE)
 # What Spark raises for a value that an expression cannot compute with: a data exception, or raise_error().
 SQL_ERROR = re.compile(r"\[[A-Z_.]+\] (.*?) SQLSTATE: (?:22\w{3}|P0001)", re.DOTALL)
 CALLED_FROM = re.compile(r"^\S+ was called from\n(.+):(\d+)$", re.MULTILINE)
+CERTAIN = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError)
 CAUSED_BY = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 # What py4j puts before the error of Java's.
 CALLING = re.compile(r"\AAn error occurred while calling .*\n: ")
@@ -59,6 +61,13 @@ class Raised:
     """The last line of the traceback."""
     place: str | None
     """The innermost line of the user's files; None where the traceback has none."""
+    is_python: bool = True
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether it follows from the row and the code alone, so that it will be raised again. SQL errors do."""
+        kind = getattr(builtins, self.error.partition(":")[0], None)
+        return not self.is_python or (isinstance(kind, type) and issubclass(kind, CERTAIN))
 
     def __str__(self) -> str:
         return self.error if self.place is None else f"{self.error} at {self.place}"
@@ -73,7 +82,7 @@ def raised_by(error: BaseException) -> Raised | None:
         last = tracebacks[-1]
         return Raised(last[1].strip(), _users_line(TRACEBACK_LINE.findall(last[0])))
     if found := SQL_ERROR.search(text):
-        return Raised(found[1].strip(), _users_line(CALLED_FROM.findall(text)))
+        return Raised(found[1].strip().rstrip("."), _users_line(CALLED_FROM.findall(text)), is_python=False)
     return None
 
 

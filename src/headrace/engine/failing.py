@@ -253,8 +253,8 @@ def _explained(rerun: Rerun, spark: SparkSession, spans: list[Span], raised: Rai
         record=record,
         place=raised.place,
         raised=raised.error,
-        # If nothing passed, the cause may lie outside of the rows, and pass.
-        certain=passed and alone is not None,
+        # If no part passed, the cause may be outside of the rows, such as a service that is unavailable.
+        certain=alone is not None and (passed or alone.is_certain),
     )
 
 
