@@ -1,4 +1,4 @@
-"""Why a query ended: in a line, whether to wait may help, and what to do if it does not."""
+"""Why a query ended, in one line; whether retrying may help; and what to do if it does not."""
 
 import builtins
 import re
@@ -12,7 +12,7 @@ from headrace.topology.place import users_place
 
 __all__ = ["Raised", "advice_on", "cause_of", "is_away", "raised_by"]
 
-# What Java's client says when a cluster is away; Spark hands on no more than its words.
+# The errors of Kafka's Java client when a cluster is unavailable; Spark passes on only their text.
 AWAY = re.compile(r"kafka\.common\.errors\.(\w*Timeout|Disconnect|Network|NotLeader|Coordinator|Retriable)\w*Exception")
 # Spark waits ten seconds for a Python process, which a machine with too much to do may not start in time.
 STARVED = "Python worker failed to connect back"
@@ -92,13 +92,13 @@ def _users_line(lines: list[tuple[str, str]]) -> str | None:
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether Kafka or PostgreSQL is away, or the machine has too much to do, so that to wait may help."""
+    """Whether Kafka or PostgreSQL is unavailable, or the machine is overloaded, so that waiting may help."""
     told = str(error)
     return isinstance(error, PostgresAway) or is_passing(error) or STARVED in told or AWAY.search(told) is not None
 
 
 def cause_of(error: BaseException) -> str:
-    """What went wrong, in a line: an error of Python's inside Spark's, or the innermost of Java's."""
+    """The cause in one line: the Python error inside Spark's error, or the innermost Java error."""
     if isinstance(error, Error):
         return str(error)
     text = CALLING.sub("", str(error).strip())
@@ -112,7 +112,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def advice_on(error: BaseException, node: str, folder: object) -> tuple[str, str | None]:
-    """The cause for which a node was given up, and what to type next. `folder` is its checkpoint's."""
+    """Why a node failed, and what to do next. `folder` is that of its checkpoint."""
     if isinstance(error, Error):
         return error.problem, error.next_step or MENDED
     for sign, cause, advice in KNOWN:

@@ -1,4 +1,4 @@
-"""What a node's function gave back, held against what the node was declared to be."""
+"""Checks what a node's function returned against the node's declaration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -67,7 +67,7 @@ def read_output(node: QueryNode, rows: DataFrame, changes: bool) -> Output:
 
 
 def _changes(node: QueryNode, table: Table) -> DataFrame:
-    """The rows of a table that a node returns as it is: by the same key, or deletes would name no row."""
+    """The rows of a table that a node returns unchanged. The key must be the same, or deletes would match no row."""
     if not isinstance(node, View | TableNode):
         raise InputError(
             f"it returns {table!r}, but a {node.kind} is made of events",

@@ -1,4 +1,4 @@
-"""The whole topology analysed by Spark before any query starts: every node's rows, or every problem there is."""
+"""Spark analyses the whole topology before any query starts: it gives a plan for every node, or all problems."""
 
 import traceback
 from collections.abc import Mapping
@@ -130,7 +130,7 @@ class PlannedQuery:
     node: QueryNode
     frame: DataFrame
     output_schemas: Mapping[str, Schema]
-    """By channel, that of late rows among them; without channels, by the empty name."""
+    """By channel, including that of late rows; the name is empty for a node without channels."""
     output_mode: str
     feeds: tuple[Feed, ...]
     rejects: tuple[RejectedFeed, ...]
@@ -141,7 +141,7 @@ class PlannedQuery:
     """Where its late rows go; None where they are dropped. They are among the rows of `frame`: of a stream as records
     like all others, of a view as a record in the column `_late`, which is null in the view's own rows."""
     explained: tuple[str, ...] = ()
-    """Who computes its windows, and why, in words."""
+    """What computes its windows, and why."""
     looked_up: tuple[QueryNode, ...] = ()
     """The nodes whose tables its events are looked up in."""
     held: Duration | None = None
@@ -311,7 +311,7 @@ class _Planner:
     def _called(
         self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
     ) -> tuple[Any, list[DataFrame], list[WindowUse], list[JoinUse]]:
-        """What a node's function gives for its feeds, the rejects that are written beside, and what it used."""
+        """What a node's function returns, the rejects in real-time mode, and the windows and joins that it used."""
         rejected = self.topology.rejects_written_by(node)
         frames: dict[Feed, DataFrame | Table] = {}
         beside: list[DataFrame] = []
@@ -440,7 +440,7 @@ def _may_be_marked(reading: Reading) -> bool:
 
 
 def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
-    """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
+    """How far behind a node's watermark its rows may be; None unless Headrace itself set their event time."""
     ours = sum("join" in join.described for join in joins)
     for rows in outputs:
         own_time = isinstance(node, Stream) and node.event_time in (None, output_time(rows))
@@ -468,7 +468,7 @@ def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
 
 
 def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) -> str:
-    """The mode that was asked for by `emit`; else the one that fits the sink, and after that the other."""
+    """The output mode that `emit` asks for; otherwise that of the sink, or the other one if Spark refuses it."""
     native = [window for window in windows if window.why_operator is None]
     if keeps_python_state(frame):
         if any(window.emit is Emit.CHANGES for window in native):

@@ -1,4 +1,4 @@
-"""Reading what a declaration was given: what cannot be read becomes a problem, and reading goes on."""
+"""Reads the arguments of a declaration. An invalid argument is recorded as a problem, and reading continues."""
 
 import inspect
 import keyword
@@ -28,7 +28,7 @@ LONGEST_TOPIC_NAME = 249 - len(".rejected")  # Kafka's limit, with room for what
 
 
 class Declaration:
-    """One declaration being read: what it is called, where it stands, and what is wrong with it."""
+    """A declaration being read: its name, its place in the file, and its problems."""
 
     def __init__(self, label: str, place: Place, problems: list[Problem]) -> None:
         self.label = label
@@ -128,19 +128,19 @@ def names_of(value: KeyLike) -> tuple[str, ...]:
 
 
 def column_of(value: str | None) -> str | None:
-    """The column a stream's event time is in, which its function has to give: other times are a topic's."""
+    """The column of a stream's event time, which its function must return. Other kinds of time are for topics."""
     if value is None or (isinstance(value, str) and value):
         return value
     raise InputError(f"{value!r} is not a column name", next_step="name a column that the function returns")
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function is called. A thing without a name gets one that no node may have."""
+    """The name of a function. A callable without a name gets one that is not valid for a node."""
     return str(getattr(function, "__name__", f"<{type(function).__name__}>"))
 
 
 def parameters_of(function: Callable[..., Any], declaration: Declaration) -> tuple[Parameter, ...]:
-    """The upstreams a function's signature names. Defaults that are no node stay ordinary defaults."""
+    """The upstreams a function's signature names. Defaults that are not nodes stay ordinary defaults."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         declaration.problem("a node is a plain function", "return a DataFrame: no async, no yield")
     parameters = []

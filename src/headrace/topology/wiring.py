@@ -1,4 +1,4 @@
-"""From signatures to a graph: which upstream each parameter stands for, and all that is wrong with it."""
+"""Builds the graph from the signatures: the upstream of each parameter, and all problems."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -33,7 +33,7 @@ Inputs: TypeAlias = Mapping[Node, Mapping[str, Feed]]
 
 
 def connect(nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]]:
-    """The inputs of every node, and every problem that shows only once all declarations are known."""
+    """The inputs of every node, and all problems that concern several declarations."""
     problems: list[Problem] = []
     by_name: dict[str, Node] = {}
     for node in nodes:
