@@ -322,7 +322,7 @@ def test_a_full_disk_stops_the_app_and_once_there_is_room_it_goes_on(
         send(config.kafka_address, events, [event(n) for n in range(100, 200)], key="k")
         said = failure_of(runner)
         assert f"no space left on the disk of {small_disk}" in said
-        assert "make room there and start the app again: it goes on where it was" in said
+        assert "free space there and restart; processing resumes with this batch" in said
     with pytest.raises(hr.CheckpointError, match="cannot be written: no space left on device; free some space"):
         Runner(app_of(f"x{prefix}"), config, spark).start()
     ballast.unlink()

@@ -182,21 +182,23 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     real_time: dict[str, Any] = {"latency": "real-time", "guarantee": "at-least-once"}
     bad("it returns None, not a DataFrame; end the function with `return rows`")(lambda rows: None)
     bad("it returns a int, not a DataFrame")(lambda rows: 1)
-    bad("it returns windows of which nothing is asked")(lambda rows: windowed(rows, hr.tumbling("1 minute")))
+    bad("it returns hr.windowed(...) without an aggregate")(lambda rows: windowed(rows, hr.tumbling("1 minute")))
     bad("it returns a DataFrame that does not stream")(lambda rows: spark.range(1))
     bad("it returns a dict, and no channels are declared; declare them: channels=['eu']")(lambda rows: {"eu": rows})
     bad("it returns a DataFrame, and its channels are eu, us", channels=["eu", "us"])(lambda rows: rows)
     bad("it returns nothing for the channel 'us'", channels=["eu", "us"])(lambda rows: {"eu": rows})
     bad("undeclared channel 'odds'; did you mean 'odd'?", channels=["odd"])(lambda rows: {"odds": rows})
-    bad("its key 'crad' is no column of what it returns; did you mean 'card'?", key="crad")(lambda rows: rows)
+    bad("its key 'crad' is not a column of what it returns; did you mean 'card'?", key="crad")(lambda rows: rows)
     bad("its key 'all' is ARRAY<STRING>, which cannot be a key", key="all")(
         lambda rows: rows.select(F.array("card").alias("all"))
     )
     bad("its event time 'when' is no column", event_time="when")(lambda rows: rows)
     bad("its event time 'card' is STRING; make it TIMESTAMP", event_time="card")(lambda rows: rows)
-    bad("lateness without an event time", lateness="1 minute")(lambda rows: rows.drop("at"))
+    bad("lateness= needs an event time", lateness="1 minute")(lambda rows: rows.drop("at"))
     bad("the column 'x' has no type")(lambda rows: rows.withColumn("x", F.lit(None)))
-    bad("'m' has MAP<INT, STRING>, and JSON's keys are text")(lambda rows: rows.selectExpr("map(1, card) AS m"))
+    bad("'m' has MAP<INT, STRING>, but the keys of a JSON object are strings")(
+        lambda rows: rows.selectExpr("map(1, card) AS m")
+    )
     bad("has the column 'CARD' and 'card'")(
         lambda rows: rows.withColumn("x", F.lit(1)).toDF("id", "card", "CARD", "at", "x")
     )
@@ -257,7 +259,7 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad('latency="real-time" cannot run session windows', **real_time)(
         lambda rows: rows.groupBy(F.session_window("at", "1 minute")).count()
     )
-    bad("gives a window's row whenever it changes", **real_time)(
+    bad("emits a window's row whenever it changes", **real_time)(
         lambda rows: windowed(rows, hr.tumbling("1 minute")).agg(n=hr.count())
     )
 
@@ -328,7 +330,7 @@ def test_windows_that_change_are_read_as_a_table(spark: SparkSession, config: Ru
         return nameless.changes
 
     (problem,) = problems(app, spark, config)
-    assert "the rows of nameless come out again when they change, and it has no key to know them by" in problem
+    assert "the output of nameless is a changelog, so nameless needs a key" in problem
 
 
 def test_windows_that_change_are_known_by_more_than_their_card(spark: SparkSession, config: RunConfig) -> None:

@@ -599,7 +599,7 @@ def test_real_time(spark: SparkSession, config: RunConfig, prefix: str) -> None:
 
 def test_causes_are_said_in_a_line() -> None:
     python = 'Job aborted\nTraceback (most recent call last):\n  File "a.py", line 1\nValueError: bad card\n\nmore'
-    assert cause_of(RuntimeError(python)) == "ValueError: bad card"
+    assert cause_of(RuntimeError(python)) == "ValueError: bad card at a.py:1"
     java = "Job aborted\nCaused by: a.B: first\n\tat x\nCaused by: c.D: second\n\tat y"
     assert cause_of(RuntimeError(java)) == "c.D: second"
     assert cause_of(RuntimeError("plain")) == "RuntimeError: plain"

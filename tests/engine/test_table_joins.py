@@ -119,4 +119,7 @@ def test_tables_that_cannot_be_joined_are_told_before_any_query_starts(spark: Sp
     assert "'customer' is string on the left, and 'customer' int on the right; cast one of them" in told(unlike)
     assert "both sides have 'total'; rename it on one side: numbered.select(..., 'total AS its_total')" in told(same)
     assert "a row may stand alone, and then has no 'id' of the table orders" in told(keyless)
-    assert "its key is id, and that of the table it returns customer, id; say key=['customer', 'id']" in told(other_key)
+    assert (
+        "its key is id, but the key of the table that it returns is customer, id; write key=['customer', 'id']"
+        in told(other_key)
+    )

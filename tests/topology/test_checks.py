@@ -52,16 +52,16 @@ TOPIC_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
         {"format": "string"},
         "a topic of format string has one STRING column; leave the schema out",
     ),
-    "key": ({"key": "crad"}, "key 'crad' is no column of it; did you mean 'card'?"),
-    "key case": ({"key": "Card"}, "key 'Card' is no column of it; did you mean 'card'?"),
-    "one key of two": ({"key": ["card", "nope"]}, "key 'nope' is no column of it; known here: id, card"),
-    "key twice": ({"key": ["card", "card"]}, "key: a name stands twice in ['card', 'card']"),
-    "key of no text": ({"key": "tags"}, "key 'tags' is ARRAY<STRING>, which has no text of its own"),
+    "key": ({"key": "crad"}, "key 'crad' is not a column of it; did you mean 'card'?"),
+    "key case": ({"key": "Card"}, "key 'Card' is not a column of it; did you mean 'card'?"),
+    "one key of two": ({"key": ["card", "nope"]}, "key 'nope' is not a column of it; known here: id, card"),
+    "key twice": ({"key": ["card", "card"]}, "key: a name is repeated in ['card', 'card']"),
+    "key of no text": ({"key": "tags"}, "key 'tags' is ARRAY<STRING>, which cannot be a key"),
     "key of no name": ({"key": 5}, "key: 5 is neither a name nor a list of names"),
-    "record key not asked for": ({"key": "_key"}, "key '_key' is no column of it"),
+    "record key not asked for": ({"key": "_key"}, "key '_key' is not a column of it"),
     "event time": (
         {"event_time": "att", "lateness": "1 minute"},
-        "event_time 'att' is no column of it; did you mean 'at'?",
+        "event_time 'att' is not a column of it; did you mean 'at'?",
     ),
     "event time's type": (
         {"event_time": "id", "lateness": "1 minute"},
@@ -73,7 +73,7 @@ TOPIC_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "corrected time": (
         {"event_time": hr.corrected_time("at", "sent"), "lateness": "1 minute"},
-        "event_time's sent time 'sent' is no column of it",
+        "event_time's sent time 'sent' is not a column of it",
     ),
     "no lateness": (
         {"event_time": "at"},
@@ -148,13 +148,13 @@ STREAM_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "lateness": ({"lateness": "late"}, "lateness: 'late' is no duration"),
     "event time": (
         {"event_time": hr.ingestion_time()},
-        "is no column's name; name a column that the function returns",
+        "is not a column name; name a column that the function returns",
     ),
     "own channel": ({"channels": ["late"]}, "the channel 'late' has a name that a stream uses itself"),
     "hidden channel": ({"channels": ["key"]}, "the channel 'key' has a name that a stream uses itself"),
     "channel's name": ({"channels": ["e-u"]}, "the channel 'e-u' cannot be an attribute's name"),
     "channel's keyword": ({"channels": ["in"]}, "the channel 'in' cannot be an attribute's name"),
-    "channel twice": ({"channels": ["eu", "eu"]}, "channels: a name stands twice in ['eu', 'eu']"),
+    "channel twice": ({"channels": ["eu", "eu"]}, "channels: a name is repeated in ['eu', 'eu']"),
     "channel's topic": (
         {"channels": ["eu"], "topic": "t" * 239},
         "the topic of channel 'eu' has a name longer than 240",
@@ -212,7 +212,7 @@ def function_problems() -> dict[str, tuple[Callable[..., Any], str]]:
     return {
         "async": (later, "a node is a plain function; return a DataFrame: no async, no yield"),
         "generator": (rows, "a node is a plain function"),
-        "reads nothing": (nothing, "it reads nothing; name what it reads as its parameter"),
+        "reads nothing": (nothing, "it reads nothing; name its upstream as a parameter"),
         "star": (several, "the parameter '*payments: Any' cannot name an upstream"),
         "double star": (named, "the parameter '**others: Any' cannot name an upstream"),
         "positional": (positional, "the parameter 'payments: Any' cannot name an upstream"),
@@ -256,9 +256,9 @@ def test_topics_are_owned_once() -> None:
     def loop(payments: Any) -> Any: ...
 
     assert [problem.partition(" at ")[0] for problem in told(app)] == [
-        "topic 'twice': the topic 'payments' is that of the topic 'payments'",
-        "topic 'refused': the topic 'payments.rejected' is that of the topic 'payments'",
-        "stream 'loop': the topic 'payments' is that of the topic 'payments'",
+        "topic 'twice': the topic 'payments' already belongs to the topic 'payments'",
+        "topic 'refused': the topic 'payments.rejected' already belongs to the topic 'payments'",
+        "stream 'loop': the topic 'payments' already belongs to the topic 'payments'",
     ]
 
 
@@ -356,7 +356,7 @@ def test_real_time_reads_topics_alone() -> None:
     def fast(even: Any, payments: Any) -> Any: ...
 
     assert told(app) == [
-        "stream 'fast': rate 'ticks' cannot feed it: real-time mode reads topics alone; leave latency out"
+        "stream 'fast': rate 'ticks' cannot feed it: real-time mode reads only topics; leave latency out"
     ]
 
 
@@ -367,7 +367,7 @@ def test_rejects_that_nobody_writes() -> None:
     def bad(rows: Any = app.nodes[0].rejected) -> Any: ...
 
     (only,) = told(app)
-    assert only.startswith("stream 'bad': nothing writes payments.rejected; nobody reads 'payments'")
+    assert only.startswith("stream 'bad': nothing writes payments.rejected; no node reads 'payments'")
 
 
 def test_all_problems_at_once_in_the_order_of_the_file() -> None:

@@ -135,7 +135,7 @@ def bursts(
         load_app("fraud.py").topology()
     assert str(caught.value).splitlines() == [
         "2 problems:",
-        "fraud.py:4: topic 'payments': key 'card' is no column of it; known here: id",
+        "fraud.py:4: topic 'payments': key 'card' is not a column of it; known here: id",
         "fraud.py:6: stream 'bursts': unknown upstream 'paymets'; did you mean 'payments'?",
     ]
 

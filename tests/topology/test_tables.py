@@ -59,11 +59,14 @@ def test_tables_are_drawn() -> None:
 TABLE_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "no key": ({}, 'a table needs a key; say which columns tell its rows apart: key="id"'),
     "empty key": ({"key": []}, "a table needs a key"),
-    "unknown key": ({"key": "crad"}, "key 'crad' is no column of it; did you mean 'card'?"),
+    "unknown key": ({"key": "crad"}, "key 'crad' is not a column of it; did you mean 'card'?"),
     "key of no name": ({"key": 5}, "key: 5 is neither a name nor a list of names"),
-    "key of the record": ({"key": "_key"}, "key '_key' is no column of it"),
+    "key of the record": ({"key": "_key"}, "key '_key' is not a column of it"),
     "own column": ({"key": "card", "schema": "card STRING, _Deleted BOOLEAN"}, "has a name of Headrace's own"),
-    "event time": ({"key": "card", "event_time": "ta"}, "event_time 'ta' is no column of it; known here: card, owner"),
+    "event time": (
+        {"key": "card", "event_time": "ta"},
+        "event_time 'ta' is not a column of it; known here: card, owner",
+    ),
     "lateness alone": ({"key": "card", "lateness": "1 minute"}, "lateness without an event time means nothing"),
     "schema": ({"key": "card", "schema": None}, "needs a schema"),
     "topic": ({"key": "card", "topic": "a b"}, "'a b' cannot be a topic's name"),
@@ -101,9 +104,9 @@ def test_what_can_be_wrong_with_a_table_made_by_a_node() -> None:
 
     assert [problem.partition(";")[0] for problem in told(app)] == [
         "table 'keyless': a table needs a key",
-        "table 'untimely': event_time: 5 is no column's name",
+        "table 'untimely': event_time: 5 is not a column name",
         "table 'untimely': guarantee: 'once' is unknown",
-        "stream 'quick': the table 'keyless' cannot feed it: real-time mode keeps no tables",
+        "stream 'quick': the table 'keyless' cannot feed it: real-time mode has no tables",
     ]
 
 

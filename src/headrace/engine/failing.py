@@ -221,7 +221,7 @@ def _check_not_too_many(faults: Sequence[Fault]) -> None:
     span, raised = faults[-1].span, faults[-1].raised
     raise FunctionFailed(
         f"its function raises on more than {MOST_FAILED} records of the batch, the last of them {span}: {raised}",
-        next_step="correct the function and start the app again: it goes on with this batch",
+        next_step="fix the function and restart; processing resumes with this batch",
         record=str(span),
         place=raised.place,
         raised=raised.error,
@@ -248,13 +248,13 @@ def _explained(rerun: Rerun, spark: SparkSession, spans: list[Span], raised: Rai
     node = rerun.node
     return FunctionFailed(
         f"{raised}, on {where}",
-        next_step="correct the function and start the app again: it goes on with this batch. "
+        next_step="fix the function and restart; processing resumes with this batch. "
         f'Or divert such rows to {rerun.failed_topic} with @app.{node.kind}(..., on_error="divert")',
         record=record,
         place=raised.place,
         raised=raised.error,
-        # If nothing passed, the cause may lie outside of the rows, and pass.
-        certain=passed and alone is not None,
+        # If no part passed, the cause may be outside of the rows, such as a service that is unavailable.
+        certain=alone is not None and (passed or alone.is_certain),
     )
 
 

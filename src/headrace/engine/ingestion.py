@@ -1,4 +1,4 @@
-"""Whether a topic's timestamps are the broker's: only then do they say when a record was appended."""
+"""Whether the broker sets a topic's timestamps: only then is a timestamp the time of ingestion."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ SETTING = "message.timestamp.type"
 
 
 def timestamp_types(topics: Iterable[str], config: RunConfig) -> dict[str, str]:
-    """`CreateTime` or `LogAppendTime` by topic; a topic that is not there yet is left out."""
+    """`CreateTime` or `LogAppendTime` by topic; a topic that does not exist yet is left out."""
     wanted = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
     if not wanted:
         return {}

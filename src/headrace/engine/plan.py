@@ -1,4 +1,4 @@
-"""The whole topology analysed by Spark before any query starts: every node's rows, or every problem there is."""
+"""Spark analyses the whole topology before any query starts: it gives a plan for every node, or all problems."""
 
 import traceback
 from collections.abc import Mapping
@@ -130,7 +130,7 @@ class PlannedQuery:
     node: QueryNode
     frame: DataFrame
     output_schemas: Mapping[str, Schema]
-    """By channel, that of late rows among them; without channels, by the empty name."""
+    """By channel, including that of late rows; the name is empty for a node without channels."""
     output_mode: str
     feeds: tuple[Feed, ...]
     rejects: tuple[RejectedFeed, ...]
@@ -141,7 +141,7 @@ class PlannedQuery:
     """Where its late rows go; None where they are dropped. They are among the rows of `frame`: of a stream as records
     like all others, of a view as a record in the column `_late`, which is null in the view's own rows."""
     explained: tuple[str, ...] = ()
-    """Who computes its windows, and why, in words."""
+    """What computes its windows, and why."""
     looked_up: tuple[QueryNode, ...] = ()
     """The nodes whose tables its events are looked up in."""
     held: Duration | None = None
@@ -255,9 +255,9 @@ class _Planner:
             frame = reduce(DataFrame.unionByName, written)
             if beside and stateful_operators(frame):
                 raise InputError(
-                    'with latency="real-time" a node that keeps state cannot write rejects as well, and it is the only '
+                    'with latency="real-time" a node with state cannot write rejected records, and it is the only '
                     f"reader of {', '.join(str(feed) for feed in rejected)}",
-                    next_step="let another node read it too: it will write them. Or keep the state in the next node",
+                    next_step="add another reader, which will write them, or move the state to the next node",
                 )
             frame = reduce(DataFrame.unionByName, beside, frame)
         elif result is not None:
@@ -312,7 +312,7 @@ class _Planner:
     def _called(
         self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
     ) -> tuple[Any, list[DataFrame], list[WindowUse], list[JoinUse]]:
-        """What a node's function gives for its feeds, the rejects that are written beside, and what it used."""
+        """What a node's function returns, the rejects in real-time mode, and the windows and joins that it used."""
         rejected = self.topology.rejects_written_by(node)
         frames: dict[Feed, DataFrame | Table] = {}
         beside: list[DataFrame] = []
@@ -385,13 +385,13 @@ class _Planner:
         if isinstance(feed, Channel) and feed.name == LATE and feed not in self._written:
             raise InputError(
                 f"nothing writes {feed}: {node.name!r} diverts no late rows",
-                next_step='say late="divert" of its window, or read the node itself',
+                next_step='add late="divert" to its window, or read the node itself',
             )
         if feed in self._written:
             shape = self._written[feed]
             if shape.is_table and not shape.key:
                 raise InputError(
-                    f"the rows of {feed} come out again when they change, and it has no key to know them by",
+                    f"the output of {feed} is a changelog, so {feed} needs a key",
                     next_step=f"give {feed} a key",
                 )
             return Reading(feed, shape, lateness)
@@ -441,7 +441,7 @@ def _may_be_marked(reading: Reading) -> bool:
 
 
 def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
-    """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
+    """How far behind a node's watermark its rows may be; None unless Headrace itself set their event time."""
     ours = sum("join" in join.described for join in joins)
     for rows in outputs:
         own_time = isinstance(node, Stream) and node.event_time in (None, output_time(rows))
@@ -453,8 +453,8 @@ def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Du
 def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
     if any(window.emit is not Emit.CHANGES for window in windows):
         raise InputError(
-            'latency="real-time" gives a window\'s row whenever it changes, and cannot wait for the last',
-            next_step='say emit="changes" of the window, or leave latency out',
+            'latency="real-time" emits a window\'s row whenever it changes, and cannot wait for the final one',
+            next_step='add emit="changes" to the window, or leave latency out',
         )
     problems = real_time_problems(frame)
     if problems:
@@ -469,20 +469,21 @@ def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
 
 
 def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) -> str:
-    """The mode that was asked for by `emit`; else the one that fits the sink, and after that the other."""
+    """The output mode that `emit` asks for; otherwise that of the sink, or the other one if Spark refuses it."""
     native = [window for window in windows if window.why_operator is None]
     if keeps_python_state(frame):
         if any(window.emit is Emit.CHANGES for window in native):
             raise InputError(
-                'it has a window of Spark\'s own with emit="changes" beside an operator, and a query has one way',
-                next_step="put one of them in a node of its own",
+                'it has a native Spark window with emit="changes" and an operator of Headrace, '
+                "and a query has one output mode",
+                next_step="move one of them to another node",
             )
         native = []
     emits = {window.emit for window in native if window.emit is not None}
     if len(emits) > 1:
         raise InputError(
-            'windows of one node emit "final" and "changes", and a query has one way',
-            next_step="put one of them in a node of its own",
+            'windows of one node emit "final" and "changes", and a query has one output mode',
+            next_step="move one of them to another node",
         )
     if emits:
         modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]

@@ -1,4 +1,4 @@
-"""A feed as a streaming DataFrame: read, parsed, its unusable records told apart, its time watermarked."""
+"""Reads a feed as a streaming DataFrame: parses it, separates rejected records, and sets the watermark."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _FILE = {"headrace-topic": "topic"}
 
 _RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP"
 REJECTS_SCHEMA = Schema.of(f"reason STRING, {_RECORD}")
-"""What a node that reads `payments.rejected` gets: the record as it came, where it stood, and the reason."""
+"""What a node that reads `payments.rejected` gets: the record, its place, and the reason."""
 FAILED_SCHEMA = Schema.of(f"reason STRING, error STRING, {_RECORD}")
 """What a node that reads `bursts.failed` gets: the same, and the last line of the traceback."""
 RAW = (
@@ -65,9 +65,9 @@ class Reading:
     shape: Shape
     lateness: Duration
     markers: bool = False
-    """Whether markers move its time on as well."""
+    """Whether markers advance its watermark too."""
     real_time: bool = False
-    """Whether the query stays to wait for rows, instead of coming for them batch by batch."""
+    """Whether the query runs in real-time mode, and not batch by batch."""
 
     @property
     def metric(self) -> str:
@@ -78,9 +78,9 @@ class Reading:
 def read(
     spark: SparkSession, reading: Reading, config: RunConfig, query: str, rejects_to: str | None
 ) -> tuple[DataFrame | Table, DataFrame | None]:
-    """The usable rows of a feed, and the others as records for a topic, if one is named: that reads it twice.
+    """The valid rows of a feed and, if `rejects_to` is given, the rejected ones as records: that reads the feed twice.
 
-    Either way the rows carry the number of the others among the observed metrics of a batch.
+    In both cases the number of rejected records is among the observed metrics of a batch.
     """
     feed, shape = reading.feed, reading.shape
     if isinstance(feed, Rate):
@@ -133,9 +133,9 @@ def _watermarked(rows: DataFrame, reading: Reading, config: RunConfig, query: st
 
 
 class RejectsReader:
-    """Reads a batch again, for its unusable records as records of the topic of the rejected.
+    """Reads a batch again and gives its rejected records, as records of `<topic>.rejected`.
 
-    Keep it for all batches: its many small expressions take longer to make than a batch to read.
+    Keep it for all batches: building its expressions takes longer than reading a batch.
     """
 
     def __init__(self, reading: Reading, config: RunConfig, topic: str) -> None:
@@ -157,7 +157,7 @@ class RejectsReader:
 
 
 class RangeReader:
-    """Reads parts of a topic again, as rows for a node's function and as records. Keep it, as a RejectsReader."""
+    """Reads parts of a topic again, as rows for a node's function or as records. Keep it, like a RejectsReader."""
 
     def __init__(self, reading: Reading, config: RunConfig) -> None:
         self._reading = reading
@@ -175,7 +175,7 @@ class RangeReader:
         return Table(str(feed), marked, shape.key, None) if shape.is_table else marked
 
     def failed(self, spark: SparkSession, failed: Failed, topic: str) -> DataFrame:
-        """Single records as records of the topic of the failed, each with its reason and error."""
+        """Single records as records of `<node>.failed`, each with its reason and error."""
         ranges: dict[int, tuple[int, int]] = {}
         for partition, offset, _, _ in failed:
             start, end = ranges.get(partition, (offset, offset + 1))

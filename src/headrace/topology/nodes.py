@@ -1,4 +1,4 @@
-"""What a pipeline is made of: sources, functions of DataFrames, and the channels that rows leave them by."""
+"""The parts of a pipeline: sources, functions of DataFrames, and their output channels."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -71,7 +71,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One of the ways on which rows leave a node."""
+    """One of the outputs of a node."""
 
     node: Node
     name: str
@@ -88,9 +88,9 @@ class Channel:
         return f"{self.node.topic_name}.{self.name}"
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """A method that a node does not have was taken for a channel, and is noticed here."""
+        """Reached when a method is called that the node does not have."""
         if self.name in self.node.channel_names:
-            raise InputError(f"{self} is a channel, and nothing to call", next_step=f"read it with app.read({self})")
+            raise InputError(f"{self} is a channel and cannot be called", next_step=f"read it with app.read({self})")
         methods = [name for name, _ in inspect.getmembers(type(self.node), inspect.isfunction) if name[0] != "_"]
         if methods:
             instead = did_you_mean(self.name, methods)
@@ -113,7 +113,7 @@ def node_of(feed: Feed) -> Node:
 
 
 def is_table(feed: Feed) -> bool:
-    """Whether what is read of it are the rows of a table, which change, and not events."""
+    """Whether its rows are those of a table, which change, and not events."""
     return isinstance(feed, TableTopic | TableNode)
 
 
@@ -129,7 +129,7 @@ def is_failed(feed: Feed) -> bool:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Source(Node):
-    """Where rows come from. Rows that cannot be used leave by `.rejected`."""
+    """A source of rows. Invalid records go to the channel `.rejected`."""
 
     schema: Schema
     key: tuple[str, ...]
@@ -151,7 +151,7 @@ class Topic(Source):
     format: Format
     record_columns: tuple[str, ...]
     heartbeat: Duration | None = None
-    """After so much silence the clock moves time on; None where events alone do."""
+    """After this time without events the clock advances the watermark; None if only events do."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -163,7 +163,7 @@ class TableTopic(Topic):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Files(Source):
-    """A folder in which JSON files appear, a row a line. For trying things."""
+    """A folder with JSON files, one row per line. For experiments."""
 
     kind = "files"
 
@@ -172,7 +172,7 @@ class Files(Source):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rate(Source):
-    """Spark's source of numbered rows at a steady pace. For trying things."""
+    """Spark's source of numbered rows at a constant rate. For experiments."""
 
     kind = "rate"
 
@@ -185,7 +185,7 @@ class Rate(Source):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a node's function, and the upstream it stands for, by name or outright."""
+    """A parameter of a node's function, and its upstream: a name or a node."""
 
     name: str
     upstream: "str | Feed"
@@ -223,7 +223,7 @@ class Step(FunctionNode):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QueryNode(FunctionNode):
-    """A function with a sink, so a query of its own."""
+    """A function with a sink, so with its own query."""
 
     key: tuple[str, ...]
     guarantee: Guarantee
@@ -231,7 +231,7 @@ class QueryNode(FunctionNode):
 
     @property
     def diverts(self) -> bool:
-        """Whether rows on which its function raises leave by `.failed`."""
+        """Whether rows on which its function raises go to the channel `.failed`."""
         return self.on_error is OnError.DIVERT
 
 
@@ -254,7 +254,7 @@ class Stream(QueryNode):
 
     @property
     def outputs(self) -> tuple[Feed, ...]:
-        """What its function's rows end in: its declared channels, or else the stream itself."""
+        """Where its function's rows go: its declared channels, or the stream itself."""
         return tuple(Channel(self, channel, self.place) for channel in self.channels) or (self,)
 
 

@@ -1,4 +1,4 @@
-"""The last batch that reached a node's topics, told by the topics' own cluster.
+"""The last batch that was written to a node's topics, kept in the same cluster.
 
 An entry is a record in a topic of the node's own, written in the same transaction as the rows. Why not elsewhere:
 - Offsets of a consumer group can be part of a transaction too, but a cluster forgets those of a stopped query (after
@@ -25,7 +25,7 @@ from headrace.topology import QueryNode
 __all__ = ["BEGUN", "Entry", "TopicLedger", "agreed"]
 
 BEGUN = -1
-"""The batch of a checkpoint's first entry, which says that it begins."""
+"""The batch number of a checkpoint's first entry, before any batch."""
 SETTINGS = {
     "partitions": "1",
     "cleanup.policy": "delete",
@@ -48,9 +48,9 @@ class Entry:
 
 
 def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str, shown: str) -> Entry | None:
-    """The ledger's entry, if it is this checkpoint's; None if the checkpoint must enter itself first.
+    """The ledger's entry, if it is this checkpoint's; None if the checkpoint has no entry yet.
 
-    A ledger that is not the one this checkpoint wrote is refused: to trust it would lose batches or double them.
+    A ledger that is not the one this checkpoint wrote is refused: trusting it would lose or duplicate batches.
     `ledger` is the name it is noted by, `shown` what it is called in a message.
     """
     note, query_id = checkpoint.note, checkpoint.query_id
@@ -58,25 +58,25 @@ def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str, shown: str)
     if entry is None:
         if ledger in note.registered:
             raise CheckpointError(
-                f"the checkpoint of {checkpoint.node!r} has written batches, and {shown} does not know of any: it was "
-                "deleted, or this is not the place they were written to",
-                next_step=f"name the right one, or {reset}",
+                f"the checkpoint of {checkpoint.node!r} has written batches, but {shown} has none of them: it was "
+                "deleted, or the batches were written elsewhere",
+                next_step=f"name the right address, or {reset}",
             )
         return None
     if entry.query_id != query_id:
         if not note.starts_over:
             raise CheckpointError(
-                f"{shown} tells of batches that were written from another checkpoint of {checkpoint.node!r} "
-                f"({entry.query_id}, not {query_id}): its folder was deleted, or it is the node of another home folder",
+                f"{shown} has batches of another checkpoint of {checkpoint.node!r} "
+                f"({entry.query_id}, not {query_id}): its folder was deleted, or it is that of another home folder",
                 next_step=f"run it where that checkpoint is, or {reset}",
             )
         return None
     newest = checkpoint.last_batch()
     if entry.batch > (BEGUN if newest is None else newest):
         raise CheckpointError(
-            f"{shown} has batch {entry.batch} of {checkpoint.node!r}, and its checkpoint has got no further than "
-            f"{'nothing' if newest is None else f'batch {newest}'}: it is an old copy",
-            next_step=f"bring the newer checkpoint back, or {reset}",
+            f"{shown} has batch {entry.batch} of {checkpoint.node!r}, but its checkpoint has "
+            f"{'no batch' if newest is None else f'no batch after {newest}'}: it is an old copy",
+            next_step=f"restore the newer checkpoint, or {reset}",
         )
     return entry
 
@@ -99,20 +99,20 @@ class TopicLedger:
         return f"the ledger {self.topic!r} at {self._cluster.address}"
 
     def agreed(self, checkpoint: Checkpoint) -> Entry | None:
-        """The last entry, if it is the checkpoint's; None if that must enter itself first."""
+        """The last entry, if it is the checkpoint's; None if it has no entry yet."""
         return agreed(checkpoint, self.last(), self.name, str(self))
 
     def prepare(self) -> None:
-        """Make its topic, if it is not there."""
+        """Create its topic if it does not exist."""
         if self.topic not in self._cluster.partitions():
             self._cluster.create(self.topic, 1, SETTINGS | self._replication)
 
     def record(self, entry: Entry) -> tuple[str, bytes, bytes]:
-        """The topic, key and value that say so."""
+        """The topic, key and value of an entry."""
         return self.topic, entry.query_id.encode(), json.dumps({"batch": entry.batch}).encode()
 
     def last(self) -> Entry | None:
-        """The last entry that was committed. Ask only once the writer before has been fenced."""
+        """The last entry that was committed. Call it only after the previous writer was fenced."""
         settings = {
             "group.id": self.topic,
             "enable.auto.commit": False,
@@ -138,7 +138,7 @@ class TopicLedger:
             consumer.close()
 
     def trim(self) -> None:
-        """Now and then delete what came before the last entry. Only right after its transaction was committed."""
+        """From time to time delete the entries before the last one. Call it only right after a commit."""
         self._entries += 1
         if self._entries % TRIM_EVERY:
             return
