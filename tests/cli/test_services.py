@@ -1,6 +1,8 @@
 """`headrace up`, `status` and `down`, as a person types them."""
 
+import contextlib
 import json
+import socket
 
 import psycopg
 
@@ -35,3 +37,21 @@ def test_a_home_elsewhere(headrace_alone: Headrace) -> None:
     assert str(headrace_alone.folder / "by-file" / "logs") in headrace_alone.ok("status")
     (headrace_alone.folder / "file").write_text("")
     assert "choose one with --home" in headrace_alone.fails("up", "--home", "file/home")
+
+
+def test_a_port_that_is_taken_is_told_with_the_one_used_instead(headrace_alone: Headrace) -> None:
+    with contextlib.ExitStack() as stack:
+        wanted = stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+        with contextlib.suppress(OSError):  # whoever has the usual port, it is taken
+            stack.enter_context(socket.create_server(("127.0.0.1", 9092)))
+        home = headrace_alone.folder / ".headrace"
+        home.mkdir()
+        (home / "services.json").write_text(json.dumps({"broker": {"address": f"127.0.0.1:{wanted}"}}))
+        done = headrace_alone("up")
+    try:
+        assert done.returncode == 0
+        address = done.stdout.split()[1]
+        assert done.stderr == f"ports {wanted} and 9092 are in use by other programs; the broker uses {address}\n"
+        assert headrace_alone("up").stderr == ""
+    finally:
+        headrace_alone.ok("down")

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
@@ -29,9 +29,10 @@ ALREADY_RUNNING = "another broker is running on"
 class BrokerProcess:
     """A broker on a folder. It tells its port in its log, and keeps it from start to start if it can."""
 
-    def __init__(self, data: Path, log: Path) -> None:
+    def __init__(self, data: Path, log: Path, notice: Callable[[str], None] = lambda _: None) -> None:
         self.data = data
         self.log = log
+        self._notice = notice
 
     def find(self, pid: int) -> psutil.Process | None:
         return processes.find(pid, self.data)
@@ -39,6 +40,7 @@ class BrokerProcess:
     def start(self, last_address: str | None) -> tuple[int, str]:
         """Start it; returns its process's number and its address."""
         complaint = ""
+        taken: list[str] = []
         for port in _ports(last_address):
             begin = self.log.stat().st_size if self.log.exists() else 0
             listen = f"{HOST}:{port}"
@@ -46,11 +48,15 @@ class BrokerProcess:
             started = processes.spawn(words, self.log)
             address, complaint = self._wait(started, begin)
             if address is not None:
+                if taken:
+                    ports = f"port {taken[0]} is" if len(taken) == 1 else f"ports {' and '.join(taken)} are"
+                    self._notice(f"{ports} in use by other programs; the broker uses {address}")
                 return started.pid, address
             if ALREADY_RUNNING in complaint and self._end_orphan():
                 return self.start(last_address)
             if CANNOT_LISTEN not in complaint:
                 break
+            taken.append(str(port))
         raise ServiceError(f"the broker did not start: {_reason(complaint)}", next_step=f"see {self.log}")
 
     def stop(self, process: psutil.Process) -> None:

@@ -53,9 +53,10 @@ class Services:
     What `up` starts stays until `down`. What a run starts ends with the last run that uses it.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, notice: Notice = lambda _: None) -> None:
+        """`notice` is called when the broker gets another port than the one it had, or 9092."""
         self.home = Home(home)
-        self._broker = BrokerProcess(self.home.path / BROKER, self.home.logs / "broker.log")
+        self._broker = BrokerProcess(self.home.path / BROKER, self.home.logs / "broker.log", notice)
         self._postgres = EmbeddedPostgres(self.home.path / POSTGRES, self.home.logs / "postgres.log")
 
     def up(self) -> Addresses:
