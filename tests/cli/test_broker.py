@@ -31,7 +31,7 @@ def running(headrace: Headrace, *words: str) -> Iterator[tuple[subprocess.Popen[
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_one_line_when_ready_and_exit_0_when_asked_to_stop(headrace_alone: Headrace, number: int) -> None:
     with running(headrace_alone) as (process, address):
-        headrace_alone.ok("produce", "kept", "--kafka", address, stdin="through a restart\n")
+        headrace_alone.ok("produce", "kept", "--create", "--kafka", address, stdin="through a restart\n")
         process.send_signal(number)
         out, err = process.communicate(timeout=10)
         assert (process.returncode, out) == (0, "")

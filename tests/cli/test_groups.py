@@ -28,7 +28,7 @@ def describe(headrace: Headrace, group: str) -> dict[str, Any]:
 
 
 def test_a_group_goes_on_where_it_stopped(headrace: Headrace, topic: str, group: str) -> None:
-    headrace.ok("produce", topic, stdin="1\n2\n3\n4\n")
+    headrace.ok("produce", topic, "--create", stdin="1\n2\n3\n4\n")
     assert headrace.ok("consume", topic, "--group", group, "--max", "2") == "1\n2\n"
     (row,) = describe(headrace, group)["partitions"]
     assert (row["committed"], row["end"], row["lag"]) == (2, 4, 2)
@@ -41,13 +41,13 @@ def test_a_group_goes_on_where_it_stopped(headrace: Headrace, topic: str, group:
 
 
 def test_reading_without_a_group_leaves_no_group(headrace: Headrace, topic: str) -> None:
-    headrace.ok("produce", topic, stdin="1\n")
+    headrace.ok("produce", topic, "--create", stdin="1\n")
     headrace.ok("consume", topic, "--exit-at-end")
     assert "headrace-without-group" not in headrace.ok("groups", "list")
 
 
 def test_a_new_group_starts_where_it_is_told(headrace: Headrace, topic: str, group: str) -> None:
-    headrace.ok("produce", topic, stdin="1\n2\n3\n")
+    headrace.ok("produce", topic, "--create", stdin="1\n2\n3\n")
     words = ["consume", topic, "--group", group, "--exit-at-end"]
     assert headrace.ok(*words, "--from", "-1") == "3\n"
     assert headrace.ok(*words, "--from", "beginning") == ""
@@ -55,7 +55,7 @@ def test_a_new_group_starts_where_it_is_told(headrace: Headrace, topic: str, gro
 
 def test_members_are_shown_and_guard_their_offsets(headrace: Headrace, topic: str, group: str) -> None:
     headrace.ok("topics", "create", topic, "--partitions", "2")
-    headrace.ok("produce", topic, "--partition", "0", stdin="1\n")
+    headrace.ok("produce", topic, "--create", "--partition", "0", stdin="1\n")
     process = headrace.start("consume", topic, "--group", group)
     try:
         assert process.stdout is not None
@@ -98,7 +98,7 @@ def test_reset_shows_first_and_moves_with_yes(headrace: Headrace, topic: str, gr
         lines = "".join(
             json.dumps({"value": str(n), "partition": index, "timestamp": 1700000000000 + n}) + "\n" for n in range(10)
         )
-        headrace.ok("produce", topic, "--json-lines", stdin=lines)
+        headrace.ok("produce", topic, "--create", "--json-lines", stdin=lines)
     headrace.ok("consume", topic, "--group", group, "--exit-at-end")
 
     def reset(*words: str) -> list[int]:
@@ -120,13 +120,13 @@ def test_reset_shows_first_and_moves_with_yes(headrace: Headrace, topic: str, gr
     assert reset("--to", "-1", "--topic", topic, "--yes") == committed() == [9, 9]
     assert headrace.ok("consume", topic, "--group", group, "--exit-at-end") == "9\n9\n"
     done = headrace("groups", "reset", group, "--to", "latest")
-    assert "nothing was changed; do it with --yes" in done.stderr
+    assert "nothing was changed; pass --yes to make these changes" in done.stderr
     assert done.stdout.splitlines()[0].split() == ["TOPIC", "PARTITION", "COMMITTED", "NEW"]
 
 
 def test_a_group_can_be_placed_before_it_exists(headrace: Headrace, topic: str, group: str) -> None:
-    headrace.ok("produce", topic, stdin="1\n2\n3\n")
-    assert "name what to set with --topic" in headrace.fails("groups", "reset", group, "--to", "1")
+    headrace.ok("produce", topic, "--create", stdin="1\n2\n3\n")
+    assert "name the topics with --topic" in headrace.fails("groups", "reset", group, "--to", "1")
     assert "use --to instead" in headrace.fails("groups", "reset", group, "--shift", "1", "--topic", topic)
     assert "has no partition '9'" in headrace.fails("groups", "reset", group, "--to", "1", "--topic", f"{topic}:9")
     headrace.ok("groups", "reset", group, "--to", "1", "--topic", topic, "--yes")
@@ -134,7 +134,7 @@ def test_a_group_can_be_placed_before_it_exists(headrace: Headrace, topic: str, 
 
 
 def test_delete(headrace: Headrace, topic: str, group: str) -> None:
-    headrace.ok("produce", topic, stdin="1\n")
+    headrace.ok("produce", topic, "--create", stdin="1\n")
     headrace.ok("consume", topic, "--group", group, "--exit-at-end")
     assert "add --yes" in headrace.fails("groups", "delete", group)
     assert headrace.ok("groups", "delete", group, "--yes") == f"deleted {group}\n"

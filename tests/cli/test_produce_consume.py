@@ -18,15 +18,29 @@ def records(text: str) -> list[dict[str, Any]]:
 
 
 def test_lines_in_lines_out(headrace: Headrace, topic: str) -> None:
+    headrace.ok("topics", "create", topic)
     done = headrace("produce", topic, stdin="one\n\nthree")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "3 of 3 records acknowledged\n")
     assert headrace.ok("consume", topic, "--exit-at-end") == "one\n\nthree\n"
 
 
+def test_a_topic_that_does_not_exist_is_created_only_when_asked_to(headrace: Headrace, topic: str) -> None:
+    headrace.ok("topics", "create", topic)
+    typo = topic[:-1]
+    complaint = headrace.fails("produce", typo, stdin="one\n")
+    assert f"topic '{typo}' does not exist" in complaint
+    assert complaint.endswith(f"did you mean '{topic}'? or create it with: --create\n")
+    assert typo not in headrace.ok("topics", "list").split()
+    done = headrace("produce", typo, "--create", stdin="one\n")
+    assert (done.returncode, done.stderr) == (0, f"created {typo}\n1 of 1 records acknowledged\n")
+    assert headrace("produce", typo, "--create", stdin="two\n").stderr == "1 of 1 records acknowledged\n"
+    assert headrace.ok("consume", typo, "--exit-at-end") == "one\ntwo\n"
+
+
 def test_lines_of_files_in_their_order(headrace: Headrace, topic: str) -> None:
     (headrace.folder / "first").write_text("1\n2\n")
     (headrace.folder / "second").write_text("4\n")
-    headrace.ok("produce", topic, "first", "-", "second", stdin="3\n")
+    headrace.ok("produce", topic, "--create", "first", "-", "second", stdin="3\n")
     assert headrace.ok("consume", topic, "--exit-at-end") == "1\n2\n3\n4\n"
 
 
@@ -34,6 +48,7 @@ def test_keys_and_headers(headrace: Headrace, topic: str) -> None:
     headrace.ok(
         "produce",
         topic,
+        "--create",
         "--key-separator",
         ":",
         "--header",
@@ -86,14 +101,14 @@ def test_what_consume_prints_produce_reads(headrace: Headrace, topic: str) -> No
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_codec_and_every_acks(headrace: Headrace, topic: str, compression: str) -> None:
     for acks in ("1", "all"):
-        headrace.ok("produce", topic, "--compression", compression, "--acks", acks, stdin="x" * 2000 + "\n")
+        headrace.ok("produce", topic, "--create", "--compression", compression, "--acks", acks, stdin="x" * 2000 + "\n")
     done = headrace("produce", topic, "--compression", compression, "--acks", "0", stdin="last\n")
     assert "acks=0" in done.stderr
     assert headrace.ok("consume", topic, "--max", "3").count("\n") == 3
 
 
 def test_a_report_for_programs(headrace: Headrace, topic: str) -> None:
-    report = json.loads(headrace.ok("produce", topic, "--json", stdin="a\nb\n"))
+    report = json.loads(headrace.ok("produce", topic, "--create", "--json", stdin="a\nb\n"))
     assert report == {"topic": topic, "sent": 2, "acknowledged": 2, "failed": 0, "failures": []}
 
 
@@ -101,9 +116,9 @@ def test_a_report_for_programs(headrace: Headrace, topic: str) -> None:
     ("line", "complaint"),
     [
         ("{", "no JSON"),
-        ("[1]", "a JSON object is wanted, not list"),
+        ("[1]", "expected a JSON object, found list"),
         ('{"vale": 1}', 'no field "vale" is known'),
-        ('{"value": {"base64": "?"}}', '"value" is marked base64 and is not'),
+        ('{"value": {"base64": "?"}}', '"value" is not valid base64'),
         ('{"partition": "0"}', '"partition" is wanted as a whole number'),
         ('{"timestamp": -1}', '"timestamp" is wanted as a whole number'),
         ('{"headers": [1]}', '"headers" is wanted as'),
@@ -113,17 +128,19 @@ def test_a_bad_line_is_named_and_what_came_before_is_kept(
     headrace: Headrace, topic: str, line: str, complaint: str
 ) -> None:
     stdin = f'{{"value": "good"}}\n{line}\n{{"value": "after"}}\n'
-    message = headrace.fails("produce", topic, "--json-lines", stdin=stdin)
+    message = headrace.fails("produce", topic, "--create", "--json-lines", stdin=stdin)
     assert f"stdin line 2: {complaint}" in message
-    assert "nothing from there on was sent" in message
+    assert "this line and the ones after it were not sent" in message
     assert headrace.ok("consume", topic, "--exit-at-end") == "good\n"
 
 
 def test_a_line_without_the_separator_and_a_file_that_is_not_there(headrace: Headrace, topic: str) -> None:
     assert "line 1: the separator ':' is not in it" in headrace.fails(
-        "produce", topic, "--key-separator", ":", stdin="a\n"
+        "produce", topic, "--create", "--key-separator", ":", stdin="a\n"
     )
-    assert "missing cannot be read (no such file or directory)" in headrace.fails("produce", topic, "missing")
+    assert "missing cannot be read (no such file or directory)" in headrace.fails(
+        "produce", topic, "--create", "missing"
+    )
 
 
 def test_a_record_that_cannot_be_delivered_fails_the_command(headrace: Headrace, topic: str) -> None:
@@ -183,7 +200,7 @@ def test_isolation(headrace: Headrace, topic: str) -> None:
 
 
 def test_consume_waits_for_more_and_stops_on_ctrl_c(headrace: Headrace, topic: str) -> None:
-    headrace.ok("produce", topic, stdin="first\n")
+    headrace.ok("produce", topic, "--create", stdin="first\n")
     process = headrace.start("consume", topic)
     assert process.stdout is not None
     assert process.stdout.readline() == "first\n"
@@ -195,7 +212,7 @@ def test_consume_waits_for_more_and_stops_on_ctrl_c(headrace: Headrace, topic: s
 
 
 def test_a_reader_that_goes_away_is_no_error_worth_a_word(headrace: Headrace, topic: str) -> None:
-    headrace.ok("produce", topic, stdin="line\n" * 20000)
+    headrace.ok("produce", topic, "--create", stdin="line\n" * 20000)
     read, write = os.pipe()
     process = subprocess.Popen(
         [COMMAND, "consume", topic], stdout=write, stderr=subprocess.PIPE, env=headrace.environment()

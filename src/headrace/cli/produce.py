@@ -1,4 +1,4 @@
-"""`headrace produce`: lines of text become records, and every one is accounted for."""
+"""`headrace produce`: lines of text become records, and each is reported."""
 
 import math
 import sys
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from headrace import InputError, NotDelivered
+from headrace import InputError, NotDelivered, TopicNotFound
 from headrace.cli.options import Json, Kafka, KafkaSettings, connect
 from headrace.cli.output import note, print_json
 from headrace.cli.records import Headers, Record, parse_json_line, parse_plain_line
@@ -27,7 +27,7 @@ FLUSH_SECONDS_AFTER_INTERRUPT = 5.0
 
 
 class Acks(StrEnum):
-    """Who must have a record before it counts as sent."""
+    """How many replicas must acknowledge a record."""
 
     none = "0"
     leader = "1"
@@ -47,30 +47,31 @@ class Compression(StrEnum):
 def run(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Files of lines; - or none means stdin.")
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Files to read lines from. Default, or -: stdin.")
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+        str | None, typer.Option("--key-separator", metavar="TEXT", help="The text between key and value.")
     ] = None,
     json_lines: Annotated[
         bool,
         typer.Option("--json-lines", help="Each line is an object with key, value, headers, partition, timestamp."),
     ] = False,
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="On every record. Repeatable.")
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header for every record. Repeatable.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Where to; by the key's hash otherwise.")
+        int | None, typer.Option("--partition", min=0, help="The partition to write to. Default: by the key's hash.")
     ] = None,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have it before it counts.")] = Acks.all,
+    create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
+    acks: Annotated[Acks, typer.Option("--acks", help="How many replicas must acknowledge a record.")] = Acks.all,
     compression: Annotated[Compression, typer.Option("--compression")] = Compression.none,
     json: Json = False,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> int:
-    """Send lines as records; exit 0 only when every one was acknowledged."""
+    """Send lines as records. Exits 0 only if all were acknowledged."""
     if json_lines and key_separator is not None:
-        raise typer.BadParameter("--key-separator has no meaning with --json-lines")
+        raise typer.BadParameter("--key-separator cannot be used with --json-lines")
     if key_separator == "":
         raise typer.BadParameter("the separator is empty", param_hint="--key-separator")
     headers = _parse_headers(header)
@@ -81,6 +82,7 @@ def run(
         else partial(parse_plain_line, separator=separator, headers=headers)
     )
     cluster = connect(kafka, kafka_set)
+    _ensure_topic(cluster, topic, create)
     delivery = _Delivery(cluster, topic, acks, compression)
     interrupted = False
     bad_line: InputError | None = None
@@ -101,7 +103,7 @@ def run(
     delivery.report(json)
     if bad_line is not None:
         raise InputError(
-            f"{bad_line.problem}; nothing from there on was sent", next_step=bad_line.next_step
+            f"{bad_line.problem}; this line and the ones after it were not sent", next_step=bad_line.next_step
         ) from bad_line
     if interrupted:
         return 130
@@ -111,6 +113,18 @@ def run(
             next_step=delivery.advice(),
         )
     return 0
+
+
+def _ensure_topic(cluster: "Cluster", name: str, create: bool) -> None:
+    """Without this, the broker would create a topic of whatever name was typed."""
+    admin = cluster.admin()
+    try:
+        cluster.topic(admin, name, "create it with: --create")
+    except TopicNotFound:
+        if not create:
+            raise
+        cluster.create(admin, name)
+        note(f"created {name}")
 
 
 class _Delivery:
@@ -179,17 +193,17 @@ class _Delivery:
             return
         for failure in self._failures:
             note(f"{failure['line']}: {failure['reason']}")
-        word = "handed over (acks=0 asks for no answer)" if self._acks is Acks.none else "acknowledged"
+        word = "sent (with acks=0 nothing is acknowledged)" if self._acks is Acks.none else "acknowledged"
         note(f"{self.acknowledged} of {self.sent} records {word}")
 
     def advice(self) -> str:
         if "_MSG_TIMED_OUT" in self._codes:
-            return "see whether it answers: headrace doctor"
+            return "check the connection with: headrace doctor"
         if "MSG_SIZE_TOO_LARGE" in self._codes:
-            return "larger ones need --kafka-set message.max.bytes=N and the topic's max.message.bytes"
+            return "for larger records set --kafka-set message.max.bytes=N and the topic's max.message.bytes"
         if self._codes & {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}:
-            return f"see what is there: headrace topics describe {self._topic}"
-        return "the reasons are above"
+            return f"list the partitions with: headrace topics describe {self._topic}"
+        return "the reasons are printed above"
 
     def _on_delivery(self, place: str, error: "ClientError | None", _message: Any) -> None:
         if error is None:
