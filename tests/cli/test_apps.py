@@ -42,7 +42,10 @@ def good(headrace_alone: Headrace) -> Headrace:
 
 
 def test_an_app_whose_declarations_hold(good: Headrace) -> None:
-    assert good.ok("check", "fraud.py") == "fraud: 2 nodes to run; what it declares holds\n"
+    assert good.ok("check", "fraud.py") == (
+        "fraud: no problems found in the declarations of 2 nodes; "
+        "check the functions too: headrace check fraud.py --plan\n"
+    )
     assert json.loads(good.ok("check", "fraud.py", "--json")) == {"ok": True, "problems": [], "columns": {}}
     assert [path.name for path in good.folder.iterdir()] == ["fraud.py"]
 
@@ -70,7 +73,7 @@ def test_what_needs_spark_while_the_file_is_loaded(good: Headrace, needs_spark: 
     """A process of its own: where a test has started Spark, nothing is missing."""
     (good.folder / "fraud.py").write_text(f"from pyspark.sql import functions as F\n{needs_spark}\n{GOOD}")
     complaint = good("check", "fraud.py").stderr.splitlines()[0]
-    assert complaint.startswith("fraud.py:2: the file fails while it is loaded: ")
+    assert complaint.startswith("fraud.py:2: the file cannot be loaded: ")
     assert complaint.endswith("give a UDF its type as a class, such as IntegerType(), or do this inside the function")
 
 
@@ -157,7 +160,7 @@ def test_spark_finds_what_is_wrong_inside_the_functions(good: Headrace) -> None:
     (good.folder / "wrong.py").write_text(PLAN)
     done = good("check", "wrong.py", "--plan", limit=250)
     assert (done.returncode, done.stdout) == (1, "")
-    # Where no jar is cached yet, lines about fetching them come first.
+    # Lines about fetching jars and starting Spark come first.
     large, last, summary = done.stderr.splitlines()[-3:]
     assert large.startswith("wrong.py:10: stream 'large': ")
     assert "amont" in large
@@ -173,8 +176,9 @@ def test_spark_tells_the_columns_of_every_node(good: Headrace) -> None:
         "NODE   COLUMNS",
         "large  id STRING, card STRING, amount DECIMAL(12,2), at TIMESTAMP",
         "last   card STRING, amount DECIMAL(12,2)",
-        "fraud: 2 nodes to run; what it declares and what its functions return holds",
+        "fraud: no problems found in the declarations and functions of 2 nodes",
     ]
+    assert done.stderr.splitlines()[-2:] == ["starting Spark", "analysing large, last"]
     assert [path.name for path in good.folder.iterdir()] == ["fraud.py"]
 
 

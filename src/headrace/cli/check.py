@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def run(
     file: File,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Let Spark analyse what the functions return, too. Takes some seconds.")
+        bool, typer.Option("--plan", help="Check the functions too: Spark analyses what they return.")
     ] = False,
     app: AppName = None,
     spark: SparkMaster = None,
     config: ConfigFile = None,
     json: Json = False,
 ) -> int:
-    """Find what is wrong with an app: all of it, with file and line."""
+    """Find all problems of an app, with file and line."""
     from headrace.topology import load_app
 
     try:
@@ -43,8 +43,14 @@ def run(
     if planned:
         print_table(["node", "columns"], list(planned.items()))
     queries = len(topology.queries)
-    what = "what it declares and what its functions return" if plan else "what it declares"
-    print(f"{topology.app_name}: {queries} {'node' if queries == 1 else 'nodes'} to run; {what} holds")
+    nodes = f"{queries} {'node' if queries == 1 else 'nodes'}"
+    if plan:
+        print(f"{topology.app_name}: no problems found in the declarations and functions of {nodes}")
+    else:
+        print(
+            f"{topology.app_name}: no problems found in the declarations of {nodes}; "
+            f"check the functions too: headrace check {file} --plan"
+        )
     return 0
 
 

@@ -8,9 +8,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from headrace.cli.options import DEFAULT_KAFKA
+from headrace.cli.output import note
 
 if TYPE_CHECKING:
     from headrace.engine.config import RunConfig
+    from headrace.engine.jars import Jar
     from headrace.engine.plan import PlannedQuery
     from headrace.topology import App
 
@@ -19,13 +21,17 @@ __all__ = ["planned"]
 
 @contextmanager
 def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
-    """The queries of an app, in a session that ends with them. Spark needs an address of Kafka, but asks nobody."""
+    """The queries of an app, in a session that ends with them. Spark needs Kafka's address, but does not connect.
+
+    Each step is noted on stderr: it takes up to 20 s, more where jars are fetched.
+    """
     from headrace.engine.plan import plan
     from headrace.engine.session import LOCAL, start_session
     from headrace.engine.spark_log import spark_log
 
     with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
         home = Path(folder)
+        note("starting Spark")
         with spark_log(home):
             session = start_session(
                 app.name,
@@ -34,6 +40,13 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
                 state=app.state,
                 partitions=config.state_partitions,
                 settings=config.spark_settings,
+                progress=_note_fetch,
             )
         stack.callback(session.stop)
-        yield plan(app.topology(), session, replace(config, kafka=config.kafka or DEFAULT_KAFKA, home=home))
+        topology = app.topology()
+        note(f"analysing {', '.join(query.name for query in topology.queries)}")
+        yield plan(topology, session, replace(config, kafka=config.kafka or DEFAULT_KAFKA, home=home))
+
+
+def _note_fetch(jar: "Jar", there: int, wanted: int) -> None:
+    note(f"fetching {jar}, {there + 1} of {wanted} (only the first time)")
