@@ -1,4 +1,4 @@
-"""The app as its users have it: what `topology` declares, and the clients that send to it and read from it."""
+"""The public App: the declarations of `topology`, and the clients that write and read its topics."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -94,7 +94,7 @@ class Running:
 
 
 class App(topology.App):
-    """A pipeline: topics and files that feed it, and functions that make streams and views of them.
+    """A pipeline: its input topics, and the functions that make streams, tables and views of them.
 
     Its clients find Kafka where `headrace run` does: at `kafka`, else at HEADRACE_KAFKA, else where headrace.toml
     says, else in the embedded broker of the home folder, if that is up. So do views with PostgreSQL.
@@ -146,7 +146,7 @@ class App(topology.App):
                     postgres=config.postgres or embedded.postgres,
                     create_inputs=needs_broker,
                 )
-            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
+            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
             runner = Runner(self, config)
             stack.callback(runner.stop)
             with spark_log(config.home):
@@ -202,7 +202,7 @@ def _kafka_settings(kafka: str | None) -> dict[str, Any]:
     from headrace.services import with_kafka
 
     config = with_kafka(RunConfig.load({"kafka": kafka}), "kafka=")
-    check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=")
+    check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
     return config.client_settings()
 
 

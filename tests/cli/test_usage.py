@@ -1,8 +1,12 @@
 """The command line itself: help, mistakes, and exit codes."""
 
+import http.server
 import re
+import socketserver
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +53,17 @@ def test_the_page_of_commands_names_every_option_and_no_other(command: str, caps
     assert set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)) == offered
 
 
+@pytest.mark.parametrize("words", [[], ["topics"], ["groups"]], ids=str)
+def test_no_sentence_of_the_help_is_cut_off(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text, _ = ends_with(0, [*words, "--help"], capsys)
+    listed = text.partition("Commands:\n")[2].splitlines()
+    assert listed
+    assert [line for line in listed if line.endswith("...")] == []
+
+
 def test_a_group_of_commands_named_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["topics"], ["groups"]):
         _, text = ends_with(2, words, capsys)
@@ -70,14 +85,17 @@ def test_version_and_the_module(headrace_alone: Headrace) -> None:
         (["topics", "list", "--nope"], "no such option: --nope"),
         (["topics", "alter", "t"], "nothing to change"),
         (["topics", "create", "t", "--set", "retention.ms"], "'retention.ms' is not NAME=VALUE"),
-        (["topics", "list", "--kafka", "nowhere"], "'nowhere' is no address"),
+        (["topics", "list", "--kafka", "nowhere"], "'nowhere' is not an address"),
         (["topics", "list", "--kafka-set", "x"], "'x' is not NAME=VALUE"),
         (["produce", "t", "--acks", "2"], "'2' is not one of"),
         (["produce", "t", "--header", "x"], "'x' is not NAME=VALUE"),
         (["produce", "t", "--json-lines", "--key-separator", ":"], "--key-separator has no meaning"),
         (["produce", "t", "--key-separator", ""], "the separator is empty"),
-        (["consume", "t", "--from", "somewhere"], "'somewhere' is no position"),
-        (["consume", "t", "--group", "g", "--partition", "0"], "a group shares out partitions by itself"),
+        (["consume", "t", "--from", "somewhere"], "'somewhere' is not a position"),
+        (
+            ["consume", "t", "--group", "g", "--partition", "0"],
+            "a group assigns the partitions: --partition cannot be used with --group",
+        ),
         (["consume", "t", "--max", "0"], "invalid value for '--max'"),
         (["groups", "reset", "g"], "either --to or --shift"),
         (["groups", "reset", "g", "--to", "end", "--shift", "1"], "either --to or --shift"),
@@ -112,6 +130,44 @@ def test_no_broker_there_is_one_line_that_says_how_to_start_one(headrace_alone: 
     complaint = headrace_alone.fails(*words)
     assert "no Kafka answers at 127.0.0.1:1 (connection refused)" in complaint
     assert "headrace broker --data ./log --listen 127.0.0.1:1" in complaint
+
+
+class Deaf(socketserver.BaseRequestHandler):
+    """Takes a connection and says nothing."""
+
+    def handle(self) -> None:
+        while self.request.recv(1024):
+            pass
+
+
+class Curt(socketserver.BaseRequestHandler):
+    """Takes a connection and closes it."""
+
+    def handle(self) -> None:
+        self.request.recv(1)
+
+
+@pytest.mark.parametrize(
+    ("handler", "reason", "limit"),
+    [
+        (http.server.SimpleHTTPRequestHandler, "it does not speak Kafka", 5),
+        (Curt, "it closed the connection without an answer", 5),
+        (Deaf, "it accepts connections but did not answer within 5 s", 9),
+    ],
+)
+def test_a_port_that_does_not_speak_kafka_is_found_out_quickly(
+    headrace_alone: Headrace, handler: type[socketserver.BaseRequestHandler], reason: str, limit: float
+) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        started = time.monotonic()
+        complaint = headrace_alone.fails("topics", "list", "--kafka", f"127.0.0.1:{port}")
+        server.shutdown()
+    assert time.monotonic() - started < limit
+    expected = f"no Kafka answers at 127.0.0.1:{port} ({reason}); check the port, or set another address with --kafka\n"
+    assert complaint.endswith(expected)
 
 
 def test_a_client_setting_that_does_not_exist_is_named(headrace: Headrace) -> None:
