@@ -188,3 +188,42 @@ def test_names_that_mean_nothing_are_answered(headrace_harness: MakeHarness) -> 
     harness.close()
     with pytest.raises(hr.InputError, match="the harness is closed"):
         harness.settle()
+
+
+def test_only_the_nodes_that_are_named_and_their_upstreams_are_started(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app, nodes=[hours])
+    assert [query.name for query in harness.topology.queries] == ["minutes", "hours"]
+    harness.send(payments, payment("1", "10.00"), payment("2", "20.00", 30))
+    harness.send(minutes, minute(2, 40, "1.00"))  # in between, beside what its own node makes
+    harness.advance(NOON + timedelta(hours=2))
+    assert [row["n"] for row in harness.rows(minutes)] == [40, 2]
+    assert [row["n"] for row in harness.rows(hours)] == [42]
+    with pytest.raises(hr.InputError, match="the view spend was not started; add it to nodes="):
+        harness.rows(spend)
+    with pytest.raises(hr.InputError, match="no node named 'large' was started"):
+        harness.progress(large)
+
+
+def test_without_upstreams_rows_are_sent_to_the_streams_in_between(headrace_harness: MakeHarness) -> None:
+    harness = headrace_harness(app, nodes=["hours"], upstreams=False)
+    assert [query.name for query in harness.topology.queries] == ["hours"]
+    harness.send("minutes", [minute(0, 1, "1.00"), minute(1, 2, "1.00")])
+    harness.settle()
+    harness.restart()
+    harness.send(minutes, minute(2, 3, "1.00"))
+    harness.advance(NOON + timedelta(hours=1))
+    assert [row["n"] for row in harness.rows(hours)] == [6]
+    assert [row["n"] for row in harness.rows(minutes)] == [1, 2, 3]
+    assert harness.progress(hours).rows == 3
+
+
+def test_nodes_and_streams_that_cannot_be_meant(headrace_harness: MakeHarness) -> None:
+    with pytest.raises(hr.InputError, match="no node 'hour'; did you mean 'hours'"):
+        headrace_harness(app, nodes=["hour"])
+    with pytest.raises(hr.InputError, match="the topic payments is not started by itself"):
+        headrace_harness(app, nodes=[payments])
+    harness = headrace_harness(app, nodes=[hours], upstreams=False)
+    with pytest.raises(hr.InputError, match="column 'n' is 'many', not BIGINT"):
+        harness.send(minutes, {**minute(0, 1, "1.00"), "n": "many"})
+    with pytest.raises(hr.InputError, match=r"no rows can be sent to payments\.rejected"):
+        harness.send(payments.rejected, {"reason": "none"})

@@ -161,13 +161,14 @@ class PlannedQuery:
 
 
 def plan(topology: Topology, spark: SparkSession, config: RunConfig) -> list[PlannedQuery]:
-    """Analyse every node, upstreams first; raises PlanError with the problems of all nodes."""
+    """Analyse every node, upstreams first; raises PlanError with the problems of all nodes. Gives those to run."""
     pack_users_code(topology)
     planner = _Planner(topology, spark, config)
     planner.check_ingestion_times()
-    planned = [query for node in topology.queries if (query := planner.plan(node)) is not None]
+    analysed = [query for node in topology.analysed if (query := planner.plan(node)) is not None]
     if planner.problems:
         raise PlanError(sorted(planner.problems, key=lambda problem: (problem.file, problem.line)))
+    planned = [query for query in analysed if query.node in topology.queries]
     if not runs_here(spark):
         send_headrace(spark)
         if any(runs_python(query.frame) for query in planned):

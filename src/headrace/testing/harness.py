@@ -1,4 +1,4 @@
-"""A harness runs an app for a test: rows are processed when the test says so, and time is what they say it is."""
+"""A harness runs an app in a test, which decides when rows are processed and when time advances."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -10,6 +10,7 @@ from confluent_kafka import Producer as Client
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.clients import Producer, Receipt, Record, read_to_end
+from headrace.clients.topics import named_feed
 from headrace.engine.config import RunConfig
 from headrace.engine.markers import marker_topic
 from headrace.engine.progress import NodeProgress
@@ -23,14 +24,18 @@ from headrace.topology import (
     Channel,
     Duration,
     Feed,
+    Format,
     Node,
+    QueryNode,
     Rate,
+    Schema,
     Step,
     Stream,
     TableNode,
     TableTopic,
     Topic,
     View,
+    node_of,
 )
 from headrace.topology.nearest import did_you_mean
 
@@ -47,20 +52,35 @@ FOR_EVER = {"retention.ms": "-1"}
 class Harness:
     """Runs an app on real Spark, a real broker and, if it has views, a real PostgreSQL, from empty topics.
 
-    Queries go on running between the steps of a test. A node that fails is not started again: the next step raises
-    NodeFailed. Without an environment it starts one of its own, which takes some ten seconds; share one between
-    harnesses, or let pytest's fixture `headrace_harness` do it.
+    Queries keep running between the steps of a test. A node that fails is not restarted: the next step raises
+    NodeFailed. Without an environment it starts its own, which takes about ten seconds; share one between harnesses,
+    or use pytest's fixture `headrace_harness`.
     """
 
-    def __init__(self, app: App, *, environment: Environment | None = None, partitions: int = 1) -> None:
-        """`partitions` is the number of partitions of each topic: with one, rows come out in the order they went in."""
+    def __init__(
+        self,
+        app: App,
+        *,
+        nodes: Iterable[Node | str] | None = None,
+        upstreams: bool = True,
+        environment: Environment | None = None,
+        partitions: int = 1,
+    ) -> None:
+        """With `nodes`, only these nodes are started, and the nodes whose output they need.
+
+        With `upstreams=False`, the nodes that they need are not started either: send rows to their streams instead.
+        `partitions` is the number of partitions of each topic: with one, rows come out in the order they went in.
+        """
         self.app = app
-        self.topology = app.topology()
+        self._whole = app.topology()
+        chosen = None if nodes is None else [self._query(node) for node in nodes]
+        self.topology = self._whole if chosen is None else self._whole.only(chosen, upstreams=upstreams)
         self._partitions = partitions
         self._stack = ExitStack()
         self._environment = self._stack.enter_context(Environment()) if environment is None else environment
         self._home = self._environment.new_folder(app.name)
         self._runner: Runner | None = None
+        self._inputs: dict[str, Topic] = {}
         self._marked = self._feeds_with_markers()
         try:
             self._start()
@@ -70,7 +90,7 @@ class Harness:
 
     def send(
         self,
-        topic: Topic | str,
+        topic: Topic | Stream | Channel | str,
         *rows: Any,
         key: Any = None,
         headers: Mapping[str, bytes | str | None] | None = None,
@@ -78,9 +98,12 @@ class Harness:
     ) -> list[Receipt]:
         """Send rows, each alone or in a list; returns once they are acknowledged, before they are processed.
 
-        Bytes are sent as they are, so that a test can send what no typed producer would. None deletes the row of a
-        table that `key` names. `timestamp` is the records' own: a table without event time goes by it.
+        Rows for a stream, or for one of its channels, are written to its topic as if its node had written them,
+        whether that node was started or not.
+        Bytes are sent unchanged, so that a test can send malformed records. None deletes the row of a table that has
+        `key`. `timestamp` is the records' timestamp, which is the event time of a table without one.
         """
+        topic = self._input(topic)
         moment = None if timestamp is None else _moment(timestamp)
         flat = [row for given in rows for row in (_rows(given))]
         sent = [
@@ -92,12 +115,12 @@ class Harness:
         return [future.result(LIMIT) for future in sent]
 
     def settle(self) -> None:
-        """Process all that was sent and all that comes of it, in the order of the graph."""
+        """Process everything that was sent and everything that results from it, in the order of the graph."""
         self._running.process_all_available()
 
     def advance(self, time: datetime | str) -> None:
-        """Settle, then move the watermark of every node to this time, as a later event would: windows that end by then
-        close, and rows from before it are late from now on. Nothing of it is seen in any output."""
+        """Settle, then advance the watermark of every node to this time, as a later event would: windows that end by
+        then close, and older rows are late from now on. No output shows the event."""
         moment = _moment(time)
         self.settle()
         moved: set[Feed] = set()
@@ -113,9 +136,9 @@ class Harness:
             self._running.process_all_available(query.name)
 
     def rows(self, node: Node | Channel | str) -> list[dict[str, Any]]:
-        """What is in a node's topic, table or view now, as dicts.
+        """The rows in a node's topic, table or view now, as dicts.
 
-        Of a topic in the order of writing; of a table or view the last row of each key, by the key.
+        Those of a topic in the order of writing; those of a table or view are the last of each key, sorted by key.
         """
         feed = self._feed(node)
         if isinstance(feed, View):
@@ -130,7 +153,7 @@ class Harness:
         return [record.row for record in self.records(feed)]
 
     def records(self, node: Node | Channel | str) -> list[Record]:
-        """What is in a node's topic now, with keys, headers and offsets."""
+        """The records in a node's topic now, with keys, headers and offsets."""
         feed = self._feed(node)
         if isinstance(feed, View):
             raise InputError(f"the view {feed} is a table, not a topic", next_step="ask for its rows()")
@@ -140,20 +163,20 @@ class Harness:
         return list(read_to_end(self.app, feed, self._settings, schema))
 
     def progress(self, node: Node | str) -> NodeProgress:
-        """How a node is doing: rows read, late and rejected ones, watermark, state."""
+        """A node's progress: rows read, late and rejected rows, watermark, state."""
         found = {progress.node: progress for progress in self._running.progress()}
         name = str(node)
         if name not in found:
-            raise InputError(f"no query is named {name!r}", next_step=did_you_mean(name, found))
+            raise InputError(f"no node named {name!r} was started", next_step=did_you_mean(name, found))
         return found[name]
 
     def restart(self) -> None:
-        """Stop all queries and start them again from their checkpoints, as after a new deployment."""
+        """Stop all queries and restart them from their checkpoints, as a deployment does."""
         self._running.stop()
         self._run()
 
     def close(self) -> None:
-        """Stop the queries, and the environment if it is the harness's own."""
+        """Stop the queries, and the environment if the harness started it."""
         if self._runner is not None:
             self._runner.stop()
             self._runner = None
@@ -194,6 +217,7 @@ class Harness:
         self._spark.conf.set("spark.sql.shuffle.partitions", "1")
         self._spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[self.app.state])
         runner = Runner(self.app, self._config, self._spark)
+        self._create_inputs()
         for query in self.topology.queries:
             # Whatever an earlier harness of this app left in ledgers and views is not ours.
             runner.checkpoints.reset(query.name)
@@ -213,7 +237,7 @@ class Harness:
     def _empty_topics(self) -> None:
         """Delete what an earlier harness of this app left, and make the markers' topics."""
         markers = [marker_topic(feed) for feed in self._marked]
-        own = {node.topic_name for node in self.topology.nodes.values() if node.topic_name}
+        own = {node.topic_name for node in self._whole.nodes.values() if node.topic_name}
         old = [name for name in self._topics() if name in own or any(name.startswith(f"{topic}.") for topic in own)]
         if old:
             for future in self._admin.delete_topics(old).values():
@@ -221,6 +245,68 @@ class Harness:
         if markers:
             for future in self._admin.create_topics([NewTopic(name, 1, config=FOR_EVER) for name in markers]).values():
                 future.result(LIMIT)
+
+    def _create_inputs(self) -> None:
+        """The topics of streams that started nodes read and that no started node writes."""
+        read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
+        inputs = [feed for feed in read if isinstance(node_of(feed), Stream) and not self._is_started(node_of(feed))]
+        if inputs:
+            topics = [NewTopic(feed.topic_name, self._partitions, config=FOR_EVER) for feed in inputs]
+            for future in self._admin.create_topics(topics).values():
+                future.result(LIMIT)
+
+    def _input(self, topic: Topic | Stream | Channel | str) -> Topic:
+        """The topic to send to. That of a stream has the columns that Spark found in what its function returns."""
+        feed = named_feed(self.app, topic)
+        if isinstance(feed, Topic):
+            return feed
+        node = node_of(feed)
+        is_output = isinstance(node, Stream) and any(str(output) == str(feed) for output in node.outputs)
+        if not is_output:
+            raise InputError(f"no rows can be sent to {feed}", next_step="send to a topic or to a stream")
+        assert isinstance(node, Stream)
+        if str(feed) not in self._inputs:
+            kind = TableTopic if isinstance(node, TableNode) else Topic
+            self._inputs[str(feed)] = kind(
+                app_name=self.app.name,
+                name=str(feed),
+                place=node.place,
+                schema=self._schema_of(feed),
+                key=node.key,
+                event_time=None,
+                lateness=Duration(0),
+                ahead=None,
+                topic_name=feed.topic_name,
+                format=Format.JSON,
+                record_columns=(),
+            )
+        return self._inputs[str(feed)]
+
+    def _schema_of(self, feed: Feed) -> Schema:
+        found = self._running.output_schemas()
+        if str(feed) not in found:
+            from headrace.engine.plan import plan
+
+            needed = self._whole.only([node for node in [node_of(feed)] if isinstance(node, Stream)])
+            found = {
+                f"{query.node.name}.{channel}".rstrip("."): schema
+                for query in plan(needed, self._spark, self._config)
+                for channel, schema in query.output_schemas.items()
+            }
+        return found[str(feed)]
+
+    def _query(self, node: Node | str) -> QueryNode:
+        found = self._whole.nodes.get(str(node))
+        if found is None:
+            raise InputError(f"the app has no node {str(node)!r}", next_step=did_you_mean(str(node), self._whole.nodes))
+        if not isinstance(found, QueryNode):
+            raise InputError(
+                f"nodes: the {found.kind} {found} is not started by itself", next_step="name streams, tables or views"
+            )
+        return found
+
+    def _is_started(self, node: Node) -> bool:
+        return node in self.topology.queries
 
     def _topics(self) -> list[str]:
         return list(self._admin.list_topics(timeout=LIMIT).topics)
@@ -230,14 +316,17 @@ class Harness:
             feed: Feed = node
         else:
             name, _, channel = node.partition(".")
-            if name not in self.topology.nodes:
-                raise InputError(f"the app has no node {name!r}", next_step=did_you_mean(name, self.topology.nodes))
-            found = self.topology.nodes[name]
+            if name not in self._whole.nodes:
+                raise InputError(f"the app has no node {name!r}", next_step=did_you_mean(name, self._whole.nodes))
+            found = self._whole.nodes[name]
             feed = Channel(found, channel, found.place) if channel else found
         if isinstance(feed, Step | Rate):
-            raise InputError(f"the {feed.kind} {feed} is neither a topic nor a view, so that nothing of it can be read")
+            raise InputError(f"the {feed.kind} {feed} is neither a topic nor a view: there is nothing to read")
         if isinstance(feed, Stream) and feed.channels:
             raise InputError(f"the rows of {feed} are in its channels", next_step=f"ask for {feed}.{feed.channels[0]}")
+        node = node_of(feed)
+        if isinstance(node, QueryNode) and node not in self.topology.analysed:
+            raise InputError(f"the {node.kind} {node} was not started", next_step="add it to nodes=")
         return feed
 
     def _postgres(self) -> str:
@@ -254,8 +343,8 @@ def _rows(given: Any) -> Iterable[Any]:
     return [given] if is_one or hasattr(given, "model_fields") else given
 
 
-def _takes_bytes(topic: Topic | str) -> bool:
-    return isinstance(topic, Topic) and topic.format.value == "bytes"
+def _takes_bytes(topic: Topic) -> bool:
+    return topic.format is Format.BYTES
 
 
 def _is_rejects(feed: Feed) -> bool:

@@ -1,6 +1,6 @@
 """The graph of an app whose declarations hold: who reads what, in which order, and who writes the rejects."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from headrace.topology.choices import Guarantee, Latency
@@ -33,7 +33,15 @@ NO_SPREAD: Mapping[Node, Duration] = {}
 class Topology:
     """An app's nodes and how they hang together. It never changes: an app makes a new one each time."""
 
-    def __init__(self, app_name: str, nodes: Sequence[Node], inputs: Inputs, prefix: str = "") -> None:
+    def __init__(
+        self,
+        app_name: str,
+        nodes: Sequence[Node],
+        inputs: Inputs,
+        prefix: str = "",
+        runs: Collection[Node] | None = None,
+    ) -> None:
+        """`runs` are the nodes that are run, all if it is None; the others are only analysed."""
         self.app_name = app_name
         self.prefix = prefix
         self._inputs = inputs
@@ -42,10 +50,27 @@ class Topology:
         self._feeds = {query: feeds_through_steps(query, inputs) for query in declared}
         self._readers: dict[Feed, list[QueryNode]] = {}
         for query, feeds in self._feeds.items():
-            for feed in feeds:
+            for feed in feeds if runs is None or query in runs else ():
                 self._readers.setdefault(feed, []).append(query)
         self.order = self._ordered(nodes)
-        self.queries = tuple(node for node in self.order if isinstance(node, QueryNode))
+        self.analysed = tuple(node for node in self.order if isinstance(node, QueryNode))
+        self.queries = tuple(query for query in self.analysed if runs is None or query in runs)
+
+    def only(self, queries: Collection[QueryNode], *, upstreams: bool = True) -> "Topology":
+        """These nodes and, unless told otherwise, those whose output they need. The topics of the rest are inputs."""
+        needed: dict[Node, None] = {}
+        left: list[Node] = list(queries)
+        while left:
+            node = left.pop()
+            if node not in needed:
+                needed[node] = None
+                for feed in self._inputs[node].values():
+                    left.append(node_of(feed))
+                    if isinstance(feed, Channel) and feed.name == REJECTED:
+                        left += filter(None, [self.reject_writer(feed.node)])
+        runs = [node for node in needed if isinstance(node, QueryNode)] if upstreams else queries
+        kept = [node for node in self.nodes.values() if node in needed]
+        return Topology(self.app_name, kept, self._inputs, self.prefix, runs)
 
     def inputs(self, node: Node) -> Mapping[str, Feed]:
         """What each parameter of a node's function stands for; steps among them."""
