@@ -3,6 +3,7 @@
 Fenced blocks of README.md and docs/ are tried in the order of the page, in an empty folder of the page's own:
 
 - `sh` and `python` blocks are run. An `output` block right after one is what it must print.
+- `sh fails` is run too, and its last command must fail; the `output` block has what it says on stderr as well.
 - `sh running` is a command that goes on until the page ends, and must then end well. The lines of the `output` block
   after it are waited for. Such a page has services of its own home folder, others have a broker of their own.
 - `python NAME.py` and `toml NAME.toml` are files: they are laid where the blocks of the page find them. Those that
@@ -43,6 +44,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\S*) *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 RUNNING = "running"
+FAILS = "fails"
 READY_SECONDS = 240.0
 ANY_PORT = "127.0.0.1:0"
 
@@ -140,9 +142,13 @@ class Trial:
             text=True,
             timeout=300,
         )
-        assert done.returncode == 0, f"{step.where} failed:\n{done.stdout}{done.stderr}"
+        fails = step.word == FAILS
+        assert (done.returncode != 0) == fails, (
+            f"{step.where} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
         if step.output is not None:
-            assert done.stdout == step.output, f"{step.where} printed something else"
+            said = done.stdout + done.stderr if fails else done.stdout
+            assert said == step.output, f"{step.where} printed something else"
 
     @contextmanager
     def _running(self, step: Step) -> Iterator[None]:
