@@ -80,7 +80,7 @@ def test_where_nothing_is_said_the_usual_address_is_tried(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADRACE_KAFKA", raising=False)
     assert connect(None, None) == Cluster(DEFAULT_KAFKA, {}, is_guess=True)
-    with pytest.raises(Unreachable, match=r"no Kafka was named.*start one with: headrace up"):
+    with pytest.raises(Unreachable, match=r"no Kafka address was given.*start a broker with: headrace up"):
         Cluster("127.0.0.1:1", {}, is_guess=True).check_reachable()
 
 

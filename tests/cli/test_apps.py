@@ -73,7 +73,7 @@ def test_what_needs_spark_while_the_file_is_loaded(good: Headrace, needs_spark: 
     """A process of its own: where a test has started Spark, nothing is missing."""
     (good.folder / "fraud.py").write_text(f"from pyspark.sql import functions as F\n{needs_spark}\n{GOOD}")
     complaint = good("check", "fraud.py").stderr.splitlines()[0]
-    assert complaint.startswith("fraud.py:2: the file fails while it is loaded: ")
+    assert complaint.startswith("fraud.py:2: the file cannot be loaded: ")
     assert complaint.endswith("give a UDF its type as a class, such as IntegerType(), or do this inside the function")
 
 

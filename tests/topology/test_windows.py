@@ -46,7 +46,7 @@ def test_windows_say_what_they_are() -> None:
     [
         (lambda: hr.tumbling("0 seconds"), "a tumbling window's size is zero"),
         (lambda: hr.sliding("0 seconds"), "a sliding window's size is zero"),
-        (lambda: hr.tumbling("soon"), "'soon' is no duration"),
+        (lambda: hr.tumbling("soon"), "'soon' is not a duration"),
         (
             lambda: hr.hopping("1 minute", "1 hour"),
             "leaves gaps that no window covers; make `every` at most 1 minute",

@@ -1,4 +1,4 @@
-"""What librdkafka says, as Headrace's errors."""
+"""The errors of librdkafka as Headrace's errors."""
 
 import re
 
@@ -27,9 +27,9 @@ def explained(error: ClientError | KafkaException, what: str, address: str) -> K
     said: ClientError = error.args[0] if isinstance(error, KafkaException) else error
     problem = f"could not {what} at {address}: {_reason(said)}"
     if said.code() in NO_BROKER:
-        return Unreachable(problem, next_step="look closer with: headrace doctor", code=said.name())
+        return Unreachable(problem, next_step="find the cause with: headrace doctor", code=said.name())
     if said.code() in NO_TOPIC:
-        return TopicNotFound(problem, next_step="see which exist: headrace topics list", code=said.name())
+        return TopicNotFound(problem, next_step="list the topics with: headrace topics list", code=said.name())
     return KafkaError(problem, code=said.name())
 
 
@@ -38,7 +38,7 @@ def not_delivered(error: ClientError, topic: str, address: str) -> KafkaError:
     if error.code() in NO_TOPIC:
         return TopicNotFound(
             f"topic {topic!r} does not exist at {address}",
-            next_step=f"run the app, which makes it, or: headrace topics create {topic}",
+            next_step=f"run the app, which creates it, or use: headrace topics create {topic}",
             code=error.name(),
         )
     problem = f"a record for topic {topic!r} was not acknowledged by {address}: {_reason(error)}"
@@ -46,7 +46,7 @@ def not_delivered(error: ClientError, topic: str, address: str) -> KafkaError:
 
 
 def refused_settings(error: KafkaException) -> InputError:
-    return InputError(f"the client refuses its settings: {error.args[0].str()}")
+    return InputError(f"invalid client setting: {error.args[0].str()}")
 
 
 def _reason(error: ClientError) -> str:

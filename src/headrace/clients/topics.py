@@ -29,7 +29,7 @@ def topic_feed(app: App, feed: Feed | str) -> Feed:
     node = node_of(found)
     if isinstance(node, Rate | Step) or (isinstance(found, Files | View)):
         raise InputError(
-            f"the {node.kind} {found} has no topic to read", next_step="name a topic, a stream or a channel"
+            f"the {node.kind} {found} has no topic that can be read", next_step="name a topic, a stream or a channel"
         )
     if isinstance(found, Stream) and found.channels:
         raise InputError(f"the rows of {found} are in its channels", next_step=f"read {found}.{found.channels[0]}")

@@ -94,16 +94,16 @@ class Declaration:
                 if not _has_text(schema[name].type):
                     self.problem(
                         f"key {name!r} is {schema[name].type.ddl}, which cannot be a key",
-                        "use a column of a simple type as the key",
+                        "make a column of plain type the key",
                     )
             elif name not in also:
-                self.problem(f"key {name!r} is not a column of it", did_you_mean(name, schema.names))
+                self.problem(f"key {name!r} is not a column", did_you_mean(name, schema.names))
 
     def check_timestamp(self, option: str, name: str, schema: Schema) -> None:
         if name == "_timestamp":
             return
         if name not in schema:
-            self.problem(f"{option} {name!r} is not a column of it", did_you_mean(name, schema.names))
+            self.problem(f"{option} {name!r} is not a column", did_you_mean(name, schema.names))
         elif schema[name].type is not Primitive.TIMESTAMP:
             self.problem(f"{option} {name!r} is {schema[name].type.ddl}", "make it TIMESTAMP in the schema")
 

@@ -144,7 +144,7 @@ class Source(Node):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Topic(Source):
-    """A topic that others write."""
+    """An input topic, written by other programs."""
 
     kind = "topic"
 
