@@ -240,7 +240,7 @@ class _Planner:
                         check_identity(window.identity, rows.columns, node.key)
         late, late_schema = Channel(node, LATE, node.place), {}
         if result is not None:
-            check_key(result, node.key)
+            check_key(result, node.key, is_view=isinstance(node, View))
             if (rows_late := late_rows(result)) is not None:
                 self._written[late] = Shape(rows_late.schema, key=rows_late.key, time=ColumnTime(rows_late.time))
                 late_schema[LATE] = rows_late.schema
@@ -371,7 +371,7 @@ class _Planner:
             shape = self._written[feed]
             if shape.is_table and not shape.key:
                 raise InputError(
-                    f"the rows of {feed} come out again when they change, and it has no key to know them by",
+                    f"the output of {feed} is a changelog, so it needs a key",
                     next_step=f"give {feed} a key",
                 )
             return Reading(feed, shape, lateness)
