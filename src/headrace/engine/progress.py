@@ -21,6 +21,8 @@ __all__ = ["NodeProgress", "NodeState", "Tracker"]
 RATE_OVER = 10.0
 OPERATOR = "transformWithStateInPySparkExec"
 """Spark's name for what Headrace's operators run in: a row of state there is a chunk of ours."""
+COUNTS_GROUPS = ("stateStoreSave", "sessionWindowStateStoreSave")
+"""Spark's operators that drop late rows after they were aggregated, so that rows of one key and window count as one."""
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
@@ -49,7 +51,7 @@ class NodeProgress:
     """Records it has not read yet, up to the high watermark; None while nobody could be asked."""
     watermark: datetime | None
     late: int
-    """What came too late, dropped or not. Where Spark's own window drops it, Spark counts groups of rows."""
+    """Rows that were late, dropped or not. See `late_is_minimum`."""
     rejected: int
     state_rows: int
     state_bytes: int
@@ -57,6 +59,12 @@ class NodeProgress:
     batch_seconds: float | None
     errors: int
     last_error: str | None
+    late_is_minimum: bool = False
+    """Whether more rows may have been late: Spark's own windows count groups of late rows, not rows."""
+    unmatched: int = 0
+    """Events that found no row in the table that hr.enrich looked them up in."""
+    hints: tuple[str, ...] = ()
+    """What is likely not as it was meant, each with what to do. Their number only grows."""
 
 
 class Tracker:
@@ -73,7 +81,9 @@ class Tracker:
         self._rates: deque[tuple[float, int]] = deque()
         self._started = time.monotonic()
         self._batch: int | None = None
-        self._rows = self._late = self._rejected = 0
+        self._rows = self._late = self._rejected = self._unmatched = 0
+        self._late_is_minimum = False
+        self._early: dict[str, int] = {}
         self._state = (0, 0)
         self._buckets: dict[tuple[str, int], tuple[int, int]] = {}
         self._watermark: datetime | None = None
@@ -137,6 +147,9 @@ class Tracker:
                 batch_seconds=self._seconds,
                 errors=errors,
                 last_error=last_error,
+                late_is_minimum=self._late_is_minimum,
+                unmatched=self._unmatched,
+                hints=tuple(f"{count:,} {hint}" for hint, count in self._early.items()),
             )
 
     def _take(self, progress: Mapping[str, Any]) -> None:
@@ -169,10 +182,17 @@ class Tracker:
         self._rows += progress["numInputRows"]
         self._rates.append((time.monotonic(), progress["numInputRows"]))
         self._late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
+        self._late_is_minimum |= any(
+            operator["numRowsDroppedByWatermark"] and operator["operatorName"] in COUNTS_GROUPS
+            for operator in operators
+        )
         for name, metrics in progress.get("observedMetrics", {}).items():
             self._rejected += metrics.get("rejected", 0)
             if name.startswith(METRIC):
                 self._late += metrics["late"] or 0
+                self._unmatched += metrics["unmatched"] or 0
+                if metrics["early"]:
+                    self._early[metrics["hint"]] = self._early.get(metrics["hint"], 0) + metrics["early"]
                 for told in metrics["state"]:
                     self._buckets[name, told["bucket"]] = (told["state_rows"], told["state_bytes"])
 

@@ -40,9 +40,12 @@ from headrace.operators.packing import (
 __all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_schema"]
 
 METRIC = "headrace operator"
-"""What the observed metrics of operators begin with. `late` counts late rows; `state` has the rows and bytes of the
-buckets that a batch touched."""
-OUT_DDL = "bucket INT, output STRING, late BIGINT, state_rows BIGINT, state_bytes BIGINT, rows BINARY"
+"""What the observed metrics of operators begin with. `late`, `unmatched` and `early` count rows; `hint` is what to say
+of those that are early; `state` has the rows and bytes of the buckets that a batch touched."""
+OUT_DDL = (
+    "bucket INT, output STRING, late BIGINT, unmatched BIGINT, early BIGINT, state_rows BIGINT, state_bytes BIGINT, "
+    "rows BINARY"
+)
 META_DDL = "fired BIGINT, timer BIGINT, buckets INT, version INT, made STRING, sizes STRING"
 BUCKETS_PER_PARTITION = 4
 STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -77,12 +80,17 @@ class Hosted:
 
 
 def hosted(
-    operator: Operator, inputs: Mapping[str, DataFrame], keys: Mapping[str, Sequence[Column]], buckets: int
+    operator: Operator,
+    inputs: Mapping[str, DataFrame],
+    keys: Mapping[str, Sequence[Column]],
+    buckets: int,
+    hint: str | None = None,
 ) -> Hosted:
     """Run an operator over streams, its state by the `keys` of each: rows of equal keys meet in one bucket.
 
     An input has the columns of its schema, and may have more. It must have a watermark. Rows older than the watermark
-    are not dropped before the operator, as in Spark's own operators: they reach it.
+    are not dropped before the operator, as in Spark's own operators: they reach it. `hint` completes "6 ...", the
+    sentence about events that are early.
     """
     session = next(iter(inputs.values())).sparkSession
     if "RocksDB" not in str(session.conf.get(STORE, "")):
@@ -108,7 +116,8 @@ def hosted(
     state = F.struct(BUCKET, "state_rows", "state_bytes")
     observed = stepped.observe(
         metric,
-        F.sum("late").alias("late"),
+        *(F.sum(name).alias(name) for name in ("late", "unmatched", "early")),
+        F.max(F.lit(hint).cast("string")).alias("hint"),
         F.collect_list(F.when(F.col("state_rows").isNotNull(), state)).alias("state"),
     )
     return Hosted(operator, observed, metric)
@@ -183,7 +192,7 @@ class _Host(StatefulProcessor):
         noted = json.dumps(chunks.sizes, separators=(",", ":"))
         self._meta.update((watermark, timer, self._buckets, self._operator.version, self._made, noted))
         blobs = [
-            Row(bucket=bucket, output=name, late=0, state_rows=None, state_bytes=None, rows=blob)
+            Row(bucket=bucket, output=name, late=0, unmatched=0, early=0, state_rows=None, state_bytes=None, rows=blob)
             for name, table in output.tables.items()
             for blob in map(packed, pieces(table))
         ]
@@ -192,6 +201,8 @@ class _Host(StatefulProcessor):
             bucket=bucket,
             output=None,
             late=output.late,
+            unmatched=output.unmatched,
+            early=output.early,
             state_rows=state_rows,
             state_bytes=state_bytes,
             rows=None,
