@@ -207,8 +207,8 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad("ZeroDivisionError: division by zero")(lambda rows: 1 / 0)
     bad("Queries with streaming sources must be executed with writeStream.start()")(lambda rows: rows.count())
     bad("Sorting is not supported on streaming")(lambda rows: rows.orderBy("at"))
-    bad('until without late="correct"')(lambda rows: windowed(rows, hr.sliding("1 minute"), until="1 day"))
-    bad("has no .groupBy: it has .having, .select and .with_columns, and is returned; put it in the next node")(
+    bad('until needs late="correct"')(lambda rows: windowed(rows, hr.sliding("1 minute"), until="1 day"))
+    bad(".with_columns, and is returned from the node; move this to the next node")(
         lambda rows: windowed(rows, hr.tumbling("1 minute"), late="divert").agg(n=hr.count()).groupBy("card")
     )
     bad("cannot do explode() and its like")(
@@ -225,13 +225,13 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
             .with_columns(x=F.udf(str.upper)("card"))
         )
     )
-    bad(
-        "its rows come out again when they change, and it has no key to know them by; say key=['card', 'window_start']"
-    )(lambda rows: windowed(rows, hr.tumbling("1 minute"), late="correct", until="1 day").agg(n=hr.count()))
-    bad("its key, without 'window_start', is that of several", key="card")(
+    bad("the output is a changelog, so the node needs a key; say key=['card', 'window_start']")(
+        lambda rows: windowed(rows, hr.tumbling("1 minute"), late="correct", until="1 day").agg(n=hr.count())
+    )
+    bad("the key without 'window_start' does not identify one row", key="card")(
         lambda rows: windowed(rows, hr.session("1 minute"), emit="changes").agg(n=hr.count())
     )
-    bad("which are those of a window already; put this one in the next node")(
+    bad("the result of a window, and have no watermark; move this window to the next node")(
         lambda rows: windowed(
             windowed(rows, hr.sliding("1 minute")).agg(n=hr.count()).drop("at"), hr.tumbling("1 hour"), by="card"
         )

@@ -196,13 +196,13 @@ def test_a_table_is_no_dataframe(spark: SparkSession, config: RunConfig) -> None
         return problems_of(spark, config, function, **options)
 
     enrich = "write hr.enrich(stream, cards, on=...) for a stream, hr.join(cards, other, on=...) for another table"
-    assert tell(joined) == f"stream 'joined': 'cards' is a table, and this takes a DataFrame; {enrich}"
-    assert tell(joining) == f"stream 'joining': 'cards' is a table, which has no .join; {enrich}"
-    assert "'cards' is a table, which has no .groupBy; give it to hr.enrich or hr.join, or write cards.changes" in tell(
+    assert tell(joined) == f"stream 'joined': 'cards' is a table, not a DataFrame; {enrich}"
+    assert tell(joining) == f"stream 'joining': 'cards' is a table, and has no .join; {enrich}"
+    assert "'cards' is a table, and has no .groupBy; pass it to hr.enrich or hr.join, or write cards.changes" in tell(
         counted
     )
-    assert "'cards' is a table, and has no columns to take; name columns as text" in tell(column)
-    assert "the table 'cards' loses its key by this select: card" in tell(keyless)
+    assert "'cards' is a table, and cannot be indexed; write the names of columns as text" in tell(column)
+    assert "this select drops the key of the table 'cards': card" in tell(keyless)
     assert "it returns Table('cards', key=card), but a stream is made of events" in tell(returned)
     assert "its key is owner, but the key of the table that it returns is card; write key=['card']" in tell(
         other_key, kind="table", key="owner"

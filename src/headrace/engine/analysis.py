@@ -17,6 +17,7 @@ __all__ = [
     "is_projection",
     "keeps_python_state",
     "mode_problem",
+    "origins",
     "real_time_complaint",
     "real_time_problems",
     "runs_python",
@@ -163,6 +164,25 @@ def is_projection(frame: DataFrame) -> str | None:
     if any(expression.containsPattern(patterns.PYTHON_UDF()) for expression in _items(plan.expressions())):
         return "a Python UDF"
     return None
+
+
+def origins(frame: DataFrame, base: DataFrame) -> dict[str, frozenset[str]]:
+    """For each column of a frame the columns of `base` that it is computed from. Between both are projections alone."""
+    given = {column.exprId().id(): frozenset([str(column.name())]) for column in _items(plan_of(base).output())}
+
+    def below(node: Any) -> dict[int, frozenset[str]]:
+        columns = [column.exprId().id() for column in _items(node.output())]
+        if all(column in given for column in columns):
+            return given
+        known = below(node.children().apply(0))
+        read = {one.exprId().id(): _items(one.references().toSeq()) for one in _items(node.projectList())}
+        return {
+            column: frozenset().union(*(known[one.exprId().id()] for one in columns_read))
+            for column, columns_read in read.items()
+        }
+
+    found = below(plan_of(frame))
+    return {str(column.name()): found[column.exprId().id()] for column in _items(plan_of(frame).output())}
 
 
 def shortened(error: BaseException) -> str:

@@ -236,7 +236,7 @@ class _Planner:
                         check_identity(window.identity, rows.columns, node.key)
         late, late_schema, failed_topic = Channel(node, LATE, node.place), {}, f"{node.topic_name}.{FAILED}"
         if result is not None:
-            check_key(result, node.key)
+            check_key(result, node.key, is_view=isinstance(node, View))
             if (rows_late := late_rows(result)) is not None:
                 self._written[late] = Shape(rows_late.schema, key=rows_late.key, time=ColumnTime(rows_late.time))
                 late_schema[LATE] = rows_late.schema
