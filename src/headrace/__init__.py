@@ -6,6 +6,7 @@ Importing it loads neither Spark nor a client: what needs them is loaded when it
 import importlib
 import typing
 
+from headrace import errors as _errors
 from headrace.errors import (
     BrokerError,
     CheckpointError,
@@ -20,7 +21,7 @@ from headrace.errors import (
     NotDelivered,
     NotLoaded,
     PlanError,
-    PostgresAway,
+    PostgresUnavailable,
     Problem,
     ServiceError,
     TableError,
@@ -76,7 +77,7 @@ __all__ = [
     "NotDelivered",
     "NotLoaded",
     "PlanError",
-    "PostgresAway",
+    "PostgresUnavailable",
     "Problem",
     "Producer",
     "Receipt",
@@ -147,6 +148,8 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> typing.Any:
+    if name in _errors.RENAMED:
+        return _errors.renamed(name)
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_LAZY[name]), name)

@@ -5,7 +5,7 @@ import re
 from pyspark.errors import StreamingQueryException
 
 from headrace.engine.cluster import is_passing
-from headrace.errors import Error, PostgresAway
+from headrace.errors import Error, PostgresUnavailable
 
 __all__ = ["advice_on", "cause_of", "is_away"]
 
@@ -48,7 +48,9 @@ MENDED = "once that is mended, start the app again: it goes on with this batch"
 def is_away(error: BaseException) -> bool:
     """Whether Kafka or PostgreSQL is away, or the machine has too much to do, so that to wait may help."""
     told = str(error)
-    return isinstance(error, PostgresAway) or is_passing(error) or STARVED in told or AWAY.search(told) is not None
+    return (
+        isinstance(error, PostgresUnavailable) or is_passing(error) or STARVED in told or AWAY.search(told) is not None
+    )
 
 
 def cause_of(error: BaseException) -> str:

@@ -8,7 +8,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow
 
-from headrace.errors import InputError, PostgresAway, TableError
+from headrace.errors import InputError, PostgresUnavailable, TableError
 
 __all__ = ["Connection", "check_postgres", "connect", "explained", "shown"]
 
@@ -65,12 +65,13 @@ def _ours(error: psycopg.Error, dsn: str, what: str) -> TableError:
         return TableError(f"{where} could not {what}: {said}", next_step="grant the role of --postgres what it lacks")
     if error.sqlstate is None and isinstance(error, psycopg.OperationalError):
         if any(sign in said for sign in CONNECTING_IS_HOPELESS):
-            return TableError(f"{where} lets nobody in: {said}", next_step="correct --postgres")
-        return PostgresAway(
-            f"{where} is away, could not {what}: {said}", next_step="start it, or name another with --postgres"
+            return TableError(f"{where} rejected the connection: {said}", next_step="correct --postgres")
+        return PostgresUnavailable(
+            f"{where} is unavailable, could not {what}: {said}",
+            next_step="start it, or pass another address with --postgres",
         )
     # Classes 08, 40, 53, 57: the connection, a deadlock, a lack of room, a shutdown. All pass.
-    kind = PostgresAway if isinstance(error, psycopg.OperationalError) else TableError
+    kind = PostgresUnavailable if isinstance(error, psycopg.OperationalError) else TableError
     return kind(f"{where} could not {what}: {said}")
 
 
