@@ -249,13 +249,18 @@ class Checkpoints:
         return {node: start for node in nodes if (start := self.of(node).starting_offsets)}
 
 
-def topic_offsets(ends: Iterator[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
-    """Spark's JSON of several sources as offsets by topic; sources that are no topics are left out."""
+def topic_offsets(ends: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
+    """Spark's JSON of several sources as offsets by topic; sources that are not topics are left out.
+
+    Of a topic that several sources read: what all of them have read.
+    """
     found: dict[str, dict[int, int]] = {}
     for end in ends:
         for topic, partitions in end.items():
             if isinstance(partitions, Mapping):
-                found.setdefault(topic, {}).update({int(index): offset for index, offset in partitions.items()})
+                read = {int(partition): offset for partition, offset in partitions.items()}
+                others = found.setdefault(topic, read)
+                found[topic] = {number: min(read[number], others[number]) for number in read if number in others}
     return found
 
 
