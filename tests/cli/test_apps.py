@@ -107,7 +107,10 @@ def test_mistakes_that_need_no_spark_to_be_found(good: Headrace, words: list[str
 
 @pytest.mark.parametrize(
     ("postgres", "complaint"),
-    [("mysql://x", "is no address"), ("postgresql://127.0.0.1:1/x", "127.0.0.1:1/x is unavailable")],
+    [
+        ("mysql://x", "the address in --postgres is invalid"),
+        ("postgresql://127.0.0.1:1/x", "127.0.0.1:1/x is unavailable"),
+    ],
 )
 def test_a_postgresql_that_is_none(headrace: Headrace, postgres: str, complaint: str) -> None:
     (headrace.folder / "fraud.py").write_text(GOOD)

@@ -14,7 +14,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,12 @@ class Checkpoint:
             start = self._parsed(offsets / str(batch - 1), earlier) if known else self._initial_offsets(log)
             found.append(SourceOffsets(start, self._parsed(offsets / str(batch), line), log))
         return found
+
+    def watermark(self, batch: int) -> datetime | None:
+        """The watermark that a batch began with; None where there was none yet."""
+        path = self.spark / "offsets" / str(batch)
+        milliseconds = self._parsed(path, self._lines(path, at_least=2)[1]).get("batchWatermarkMs", 0)
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds) if milliseconds > 0 else None
 
     def positions(self) -> dict[str, dict[int, int]]:
         """The offsets that the last finished batch read up to, by topic and partition."""

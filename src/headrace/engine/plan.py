@@ -48,7 +48,7 @@ from headrace.engine.session import runs_here
 from headrace.engine.sources import REJECTS_SCHEMA, Reading, RejectsReader, is_rejects, read
 from headrace.engine.tables import Table
 from headrace.engine.travel import check_packages, pack_users_code, send_headrace
-from headrace.engine.windows import WindowUse, uses_of_windows
+from headrace.engine.windows import WINDOW_START, WindowUse, uses_of_windows
 from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
     Channel,
@@ -59,6 +59,7 @@ from headrace.topology import (
     Files,
     Format,
     FunctionNode,
+    Hopping,
     IngestionTime,
     Latency,
     Node,
@@ -71,6 +72,7 @@ from headrace.topology import (
     TableNode,
     Topic,
     Topology,
+    Tumbling,
     View,
     is_table,
     node_of,
@@ -153,6 +155,8 @@ class PlannedQuery:
     """The nodes whose tables its events are looked up in."""
     held: Duration | None = None
     """How far behind its watermark its rows may be; None where that is not known."""
+    deletes_kept: Duration | None = None
+    """Of a view with `order_by`: how long after the watermark has passed a delete it is remembered; None for ever."""
 
     @property
     def output_schema(self) -> Schema:
@@ -288,6 +292,7 @@ class _Planner:
             looked_up=self._looked_up(feeds, joins),
             held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
         )
+            deletes_kept=_deletes_kept(node, outputs[""][0], windows, joins) if isinstance(node, View) else None,
 
     def _called(
         self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
@@ -410,6 +415,19 @@ def _may_be_marked(reading: Reading) -> bool:
 
 
 def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
+def _deletes_kept(node: View, rows: DataFrame, windows: list[WindowUse], joins: list[JoinUse]) -> Duration | None:
+    """How far behind the watermark the order values of a view's rows may be: known where they are event times."""
+    if not node.order_by or stream_joins(rows) > sum("join" in join.described for join in joins):
+        return None
+    first = node.order_by[0]
+    spans = [window.spec.window.size for window in windows if isinstance(window.spec.window, Tumbling | Hopping)]
+    starts = first == WINDOW_START and len(spans) == len(windows) > 0
+    if first != output_time(rows) and not starts:
+        return None
+    parts = [*spans, *(window.spec.until for window in windows), *(join.spread for join in joins)]
+    return Duration(sum(part.microseconds for part in parts))
+
+
     """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
     ours = sum("join" in join.described for join in joins)
     for rows in outputs:

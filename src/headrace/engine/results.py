@@ -25,6 +25,7 @@ from headrace.topology import Schema
 __all__ = [
     "LATE_RECORD",
     "LateRows",
+    "STAYS",
     "Result",
     "check_identity",
     "check_key",
