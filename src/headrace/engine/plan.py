@@ -27,7 +27,7 @@ from headrace.engine.analysis import (
     stream_joins,
 )
 from headrace.engine.config import RunConfig
-from headrace.engine.encoding import ORDER, changelog, records
+from headrace.engine.encoding import DELETED, ORDER, changelog, records
 from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.ingestion import timestamp_types
 from headrace.engine.joining import JoinUse, uses_of_joins
@@ -237,14 +237,15 @@ class _Planner:
         again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
         changes = again or isinstance(node, View) or is_table(node)
         outputs = {channel: read_output(node, rows, changes) for channel, rows in given.items()}
+        order_by = node.order_by if isinstance(node, View) else None
         if result is None:
             for window in windows:
                 if window.revises and window.why_operator is None:
                     for rows, _, _ in outputs.values():
-                        check_identity(window.identity, rows.columns, node.key)
+                        check_identity(window.identity, rows.columns, node.key, order_by, DELETED in rows.columns)
         late, late_schema = Channel(node, LATE, node.place), {}
         if result is not None:
-            check_key(result, node.key)
+            check_key(result, node.key, order_by)
             if (rows_late := late_rows(result)) is not None:
                 self._written[late] = Shape(rows_late.schema, key=rows_late.key, time=ColumnTime(rows_late.time))
                 late_schema[LATE] = rows_late.schema
@@ -291,8 +292,8 @@ class _Planner:
             ),
             looked_up=self._looked_up(feeds, joins),
             held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
-        )
             deletes_kept=_deletes_kept(node, outputs[""][0], windows, joins) if isinstance(node, View) else None,
+        )
 
     def _called(
         self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
@@ -414,7 +415,6 @@ def _may_be_marked(reading: Reading) -> bool:
     return reading.shape.time is not None and not isinstance(reading.feed, Rate | Files)
 
 
-def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
 def _deletes_kept(node: View, rows: DataFrame, windows: list[WindowUse], joins: list[JoinUse]) -> Duration | None:
     """How far behind the watermark the order values of a view's rows may be: known where they are event times."""
     if not node.order_by or stream_joins(rows) > sum("join" in join.described for join in joins):
@@ -428,6 +428,7 @@ def _deletes_kept(node: View, rows: DataFrame, windows: list[WindowUse], joins: 
     return Duration(sum(part.microseconds for part in parts))
 
 
+def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
     """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
     ours = sum("join" in join.described for join in joins)
     for rows in outputs:

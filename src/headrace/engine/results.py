@@ -5,6 +5,7 @@ runs it twice. Each word is said of the results as they are and, where they come
 before: so a row for which a condition no longer holds becomes a delete, and one that never held stays unseen.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn, cast
@@ -24,8 +25,8 @@ from headrace.topology import Schema
 
 __all__ = [
     "LATE_RECORD",
-    "LateRows",
     "STAYS",
+    "LateRows",
     "Result",
     "check_identity",
     "check_key",
@@ -45,7 +46,7 @@ LATE_RECORD = "_late"
 """Beside a view's rows: the record of a late row, null where it is none."""
 STAYS = "_order_stays"
 """A view takes the greatest of a key: of one that a row gives up and another takes, the one that takes it."""
-REVISION, BEFORE = "revision", "_before"
+REVISION, BEFORE, WINDOW_END = "revision", "_before", "window_end"
 FIRST = "0001-01-01 00:00:00"
 
 Change = Callable[[DataFrame, Sequence[str]], DataFrame]
@@ -142,7 +143,7 @@ def result_of(hosted: Hosted, late: LateRows | None, identity: Sequence[str], de
     def row(value: Callable[[str], Column]) -> Column:
         names = [name for name in results.names if name not in (DELETED, BEFORE)]
         return F.struct(
-            *(marked_time(value(name), name) if name == "window_end" else value(name).alias(name) for name in names)
+            *(marked_time(value(name), name) if name == WINDOW_END else value(name).alias(name) for name in names)
         )
 
     is_result = F.col(OUTPUT) == RESULTS
@@ -168,7 +169,7 @@ def late_rows(result: Result) -> LateRows | None:
     return result._late
 
 
-def check_key(result: Result, key: Sequence[str]) -> None:
+def check_key(result: Result, key: Sequence[str], order_by: Sequence[str] | None = None) -> None:
     """Refuse a key by which a row that comes out again, or goes, would not be known."""
     proposed = f"say key={list(result._identity)!r}" if result._identity else "name the columns that tell events apart"
     if result._revises and not key:
@@ -182,21 +183,46 @@ def check_key(result: Result, key: Sequence[str]) -> None:
             next_step=proposed,
         )
     if result._revises:
-        check_identity(result._identity, shown(result).columns, key)
+        check_identity(result._identity, shown(result).columns, key, order_by)
 
 
-def check_identity(identity: Sequence[str], columns: Sequence[str], key: Sequence[str]) -> None:
-    """Refuse a key that several rows share which change each for itself: the last to change would stand for all.
+def check_identity(
+    identity: Sequence[str],
+    columns: Sequence[str],
+    key: Sequence[str],
+    order_by: Sequence[str] | None = None,
+    deletes: bool = False,
+) -> None:
+    """Refuse a key that several windows share, each of which changes by itself: the last to change would replace all.
 
-    What of their identity is not among the columns, the user has given up on purpose.
+    `order_by` is that of a view, None of another node: a view by the order of its windows keeps the newest. That is
+    not known where windows are deleted, since the one before is no longer there.
+
+    A key with columns that are made of others may stand for the window: only the user knows.
     """
-    missing = [name for name in identity if name in columns and name not in key]
-    if key and missing:
-        raise InputError(
-            f"its rows come out again when they change, and its key, without {', '.join(map(repr, missing))}, is that "
-            "of several",
-            next_step=f'say key={[*key, *missing]!r}, or say emit="final", or leave the column out',
-        )
+    lacking = [name for name in identity if name not in key]
+    if not key or not lacking or not (set(key) <= set(identity) or set(lacking) & set(columns)):
+        return
+    is_ordered = order_by is not None and not deletes
+    if is_ordered and set(lacking) <= {*(order_by or ()), *(identity[-1:] if WINDOW_END in (order_by or ()) else ())}:
+        return
+    ways = [f"for a row of each window, say key={_quoted([*key, *lacking])}"]
+    if is_ordered:
+        by = [*key, *(name for name in lacking if name != identity[-1])]
+        ways.append(f'for the newest window of each key, say key={_quoted(by)}, order_by="{identity[-1]}"')
+    elif order_by is None:
+        ways.append('for closed windows only, say emit="final"')
+    left_out = [name for name in lacking if name not in columns]
+    kept = f"keep {', '.join(map(repr, left_out))} among the columns; " if left_out else ""
+    raise InputError(
+        f"several windows share its key: the key lacks {', '.join(map(repr, lacking))}, so a change of an old window "
+        "would replace the newest",
+        next_step=kept + "; ".join(ways),
+    )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return f"[{', '.join(json.dumps(name) for name in names)}]"
 
 
 def result_records(
