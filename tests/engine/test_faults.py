@@ -374,8 +374,8 @@ def test_postgresql_is_away_for_a_while(
             send(config.kafka_address, events, [event(n) for n in range(20, 30)], key="k")
             said = failure_of(runner)
             assert "node 'seen' keeps failing in batch" in said
-            assert "is away" in said
-            assert "start it, or name another with --postgres" in said
+            assert "is unavailable" in said
+            assert "start it, or pass another address with --postgres" in said
         server.start()
         with run(app, config, spark) as runner:
             runner.process_all_available()

@@ -351,14 +351,37 @@ def test_windows_that_change_are_known_by_more_than_their_card(spark: SparkSessi
         return windowed(payments, minute, emit="final").agg(n=hr.count())
 
     @app.view(key="card")
-    def on_purpose(payments: DataFrame) -> Any:
+    def left_out(payments: DataFrame) -> Any:
         return windowed(payments, minute).agg(n=hr.count()).select("card", "n")
 
+    @app.view(key=["card", "minute"])
+    def derived(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).selectExpr("card", "minute(window_start) AS minute")
+
+    @app.view(key="card", order_by="window_start")
+    def last(payments: DataFrame) -> Any:
+        return windowed(payments, minute, late="correct", until="1 day").agg(n=hr.count())
+
+    @app.view(key="card", order_by="window_end")
+    def last_by_end(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).select("card", "window_end", "n")
+
+    @app.view(key="card", order_by="window_start")
+    def last_that_holds(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).having("n > 1")
+
     told = problems(app, spark, config)
-    assert len(told) == 2
-    for problem, name in zip(told, ("newest", "corrected"), strict=True):
-        assert f"{name!r}: its rows come out again when they change, and its key, without 'window_start', is" in problem
-        assert "say key=['card', 'window_start']" in problem
+    by_window = 'for a row of each window, say key=["card", "window_start"]'
+    by_order = 'for the newest window of each key, say key=["card"], order_by="window_start"'
+    advice = {
+        "newest": by_window,
+        "corrected": f'{by_window}; for closed windows only, say emit="final"',
+        "left_out": f"keep 'window_start' among the columns; {by_window}; {by_order}",
+        "last_that_holds": by_window,
+    }
+    for problem, (name, advised) in zip(told, advice.items(), strict=True):
+        assert f"{name!r}: several windows share its key: the key lacks 'window_start', so a change of an" in problem
+        assert problem.endswith(f"; {advised}")
 
 
 def test_ingestion_time_is_the_brokers_or_is_refused(spark: SparkSession, config: RunConfig) -> None:

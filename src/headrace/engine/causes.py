@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyspark.errors import StreamingQueryException
 
 from headrace.engine.cluster import is_passing
-from headrace.errors import Error, PostgresAway
+from headrace.errors import Error, PostgresUnavailable
 from headrace.topology.place import users_place
 
 __all__ = ["Raised", "advice_on", "cause_of", "is_away", "raised_by"]
@@ -94,7 +94,9 @@ def _users_line(lines: list[tuple[str, str]]) -> str | None:
 def is_away(error: BaseException) -> bool:
     """Whether Kafka or PostgreSQL is unavailable, or the machine is overloaded, so that waiting may help."""
     told = str(error)
-    return isinstance(error, PostgresAway) or is_passing(error) or STARVED in told or AWAY.search(told) is not None
+    return (
+        isinstance(error, PostgresUnavailable) or is_passing(error) or STARVED in told or AWAY.search(told) is not None
+    )
 
 
 def cause_of(error: BaseException) -> str:

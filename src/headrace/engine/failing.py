@@ -7,12 +7,12 @@ the batch. The order is that of the offsets, so a batch that is replayed gives t
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace.engine.analysis import places_of, runs_users_python, stateful_operators
 from headrace.engine.causes import Raised, is_away, raised_by
@@ -62,8 +62,6 @@ class Rerun:
     readings: Mapping[Feed, Reading]
     config: RunConfig
     function: Callable[[Mapping[Feed, DataFrame | Table]], DataFrame]
-    added: Mapping[str, Column] = field(default_factory=dict)
-    """Columns that the sink adds to the node's frame."""
 
     @property
     def failed_topic(self) -> str:
@@ -74,8 +72,7 @@ class Rerun:
         ranges: dict[Feed, dict[int, tuple[int, int]]] = {feed: {} for feed in self.readings}
         for span in spans:
             ranges[span.feed][span.partition] = (span.start, span.end)
-        frame = self.function({feed: self._readers[feed].rows(spark, found) for feed, found in ranges.items()})
-        return frame.withColumns(dict(self.added)) if self.added else frame
+        return self.function({feed: self._readers[feed].rows(spark, found) for feed, found in ranges.items()})
 
     def failed(self, spark: SparkSession, faults: "Sequence[Fault]") -> DataFrame:
         """The records of `.failed`."""

@@ -151,6 +151,11 @@ def _check_view(node: View, schema: Schema) -> None:
             raise InputError(
                 f"order_by: {name!r} is not a column of what it returns", next_step=did_you_mean(name, schema.names)
             )
+        if not isinstance(schema[name].type, Decimal | Primitive):
+            raise InputError(
+                f"order_by: {name!r} is {schema[name].type.ddl}, which has no order",
+                next_step="order by a number, a time or a text",
+            )
 
 
 def _event_time(node: Stream, rows: DataFrame, schema: Schema) -> str | None:

@@ -25,7 +25,7 @@ from headrace.engine.analysis import (
     stream_joins,
 )
 from headrace.engine.config import RunConfig
-from headrace.engine.encoding import ORDER, changelog, records
+from headrace.engine.encoding import DELETED, ORDER, changelog, records
 from headrace.engine.failing import Rerun, check_can_divert
 from headrace.engine.heartbeats import MarkedTopic
 from headrace.engine.ingestion import timestamp_types
@@ -47,7 +47,7 @@ from headrace.engine.session import runs_here
 from headrace.engine.sources import FAILED_SCHEMA, REJECTS_SCHEMA, Reading, RejectsReader, is_diverted, read
 from headrace.engine.tables import Table
 from headrace.engine.travel import check_packages, pack_users_code, send_headrace
-from headrace.engine.windows import WindowUse, uses_of_windows
+from headrace.engine.windows import WINDOW_START, WindowUse, uses_of_windows
 from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
     Channel,
@@ -58,6 +58,7 @@ from headrace.topology import (
     Files,
     Format,
     FunctionNode,
+    Hopping,
     IngestionTime,
     Latency,
     Node,
@@ -70,6 +71,7 @@ from headrace.topology import (
     TableNode,
     Topic,
     Topology,
+    Tumbling,
     View,
     is_table,
     node_of,
@@ -148,6 +150,8 @@ class PlannedQuery:
     """How far behind its watermark its rows may be; None where that is not known."""
     rerun: Rerun | None = None
     """The node's function over parts of a batch; None where it keeps state, or reads what has no offsets."""
+    deletes_kept: Duration | None = None
+    """Of a view with `order_by`: how long after the watermark has passed a delete it is remembered; None for ever."""
 
     @property
     def output_schema(self) -> Schema:
@@ -229,14 +233,15 @@ class _Planner:
         again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
         changes = again or isinstance(node, View) or is_table(node)
         outputs = {channel: read_output(node, rows, changes) for channel, rows in given.items()}
+        order_by = node.order_by if isinstance(node, View) else None
         if result is None:
             for window in windows:
                 if window.revises and window.why_operator is None:
                     for rows, _, _ in outputs.values():
-                        check_identity(window.identity, rows.columns, node.key)
+                        check_identity(window.identity, rows.columns, node.key, order_by, DELETED in rows.columns)
         late, late_schema, failed_topic = Channel(node, LATE, node.place), {}, f"{node.topic_name}.{FAILED}"
         if result is not None:
-            check_key(result, node.key, is_view=isinstance(node, View))
+            check_key(result, node.key, order_by)
             if (rows_late := late_rows(result)) is not None:
                 self._written[late] = Shape(rows_late.schema, key=rows_late.key, time=ColumnTime(rows_late.time))
                 late_schema[LATE] = rows_late.schema
@@ -283,6 +288,7 @@ class _Planner:
             looked_up=self._looked_up(feeds, joins),
             held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
             rerun=None if real_time else self._rerun(node, frame, readings, outputs, changes),
+            deletes_kept=_deletes_kept(node, outputs[""][0], windows, joins) if isinstance(node, View) else None,
         )
 
     def _rerun(
@@ -438,6 +444,19 @@ def _records(
 
 def _may_be_marked(reading: Reading) -> bool:
     return reading.shape.time is not None and not isinstance(reading.feed, Rate | Files)
+
+
+def _deletes_kept(node: View, rows: DataFrame, windows: list[WindowUse], joins: list[JoinUse]) -> Duration | None:
+    """How far behind the watermark the order values of a view's rows may be: known where they are event times."""
+    if not node.order_by or stream_joins(rows) > sum("join" in join.described for join in joins):
+        return None
+    first = node.order_by[0]
+    spans = [window.spec.window.size for window in windows if isinstance(window.spec.window, Tumbling | Hopping)]
+    starts = first == WINDOW_START and len(spans) == len(windows) > 0
+    if first != output_time(rows) and not starts:
+        return None
+    parts = [*spans, *(window.spec.until for window in windows), *(join.spread for join in joins)]
+    return Duration(sum(part.microseconds for part in parts))
 
 
 def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:

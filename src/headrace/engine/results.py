@@ -5,6 +5,7 @@ runs it twice. Each method is applied to the results as they are now and, where 
 written before: a row that no longer passes a condition becomes a delete, and one that never passed is not written.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, cast
@@ -24,6 +25,7 @@ from headrace.topology import Schema
 
 __all__ = [
     "LATE_RECORD",
+    "STAYS",
     "LateRows",
     "PerEvent",
     "Result",
@@ -48,7 +50,7 @@ LATE_RECORD = "_late"
 """Beside a view's rows: the record of a late row, null for other rows."""
 STAYS = "_order_stays"
 """A view takes the greatest of a key: of one that a row gives up and another takes, the one that takes it."""
-REVISION, BEFORE = "revision", "_before"
+REVISION, BEFORE, WINDOW_END = "revision", "_before", "window_end"
 FIRST = "0001-01-01 00:00:00"
 
 Change = Callable[[DataFrame, Sequence[str]], DataFrame]
@@ -178,7 +180,7 @@ def result_of(
     def row(value: Callable[[str], Column]) -> Column:
         names = [name for name in results.names if name not in (DELETED, BEFORE)]
         return F.struct(
-            *(marked_time(value(name), name) if name == "window_end" else value(name).alias(name) for name in names)
+            *(marked_time(value(name), name) if name == WINDOW_END else value(name).alias(name) for name in names)
         )
 
     is_result = F.col(OUTPUT) == RESULTS
@@ -209,8 +211,11 @@ def late_rows(result: Result) -> LateRows | None:
     return result._late
 
 
-def check_key(result: Result, key: Sequence[str], is_view: bool = False) -> None:
-    """Refuse a key that does not identify a row that can be written again or deleted."""
+def check_key(result: Result, key: Sequence[str], order_by: Sequence[str] | None = None) -> None:
+    """Refuse a key that does not identify a row that can be written again or deleted.
+
+    `order_by` is that of a view, None of another node.
+    """
     proposed = f"say key={list(result._identity)!r}" if result._identity else "name the columns that identify an event"
     if result._revises and not key:
         raise InputError("the output is a changelog, so the node needs a key", next_step=proposed)
@@ -221,9 +226,9 @@ def check_key(result: Result, key: Sequence[str], is_view: bool = False) -> None
             next_step=proposed,
         )
     if result._revises:
-        check_identity(result._identity, shown(result).columns, key)
+        check_identity(result._identity, shown(result).columns, key, order_by)
     if result._revises and result._per_event is not None:
-        _check_event(result, result._per_event, key, is_view)
+        _check_event(result, result._per_event, key, is_view=order_by is not None)
 
 
 def _check_event(result: Result, per_event: PerEvent, key: Sequence[str], is_view: bool) -> None:
@@ -251,18 +256,43 @@ def _named_now(result: Result, wanted: str, columns: Sequence[str]) -> str | Non
     return wanted if wanted in found else next(iter(found), None)
 
 
-def check_identity(identity: Sequence[str], columns: Sequence[str], key: Sequence[str]) -> None:
-    """Refuse a key that several rows share which change each for itself: the last to change would stand for all.
+def check_identity(
+    identity: Sequence[str],
+    columns: Sequence[str],
+    key: Sequence[str],
+    order_by: Sequence[str] | None = None,
+    deletes: bool = False,
+) -> None:
+    """Refuse a key that several windows share, each of which changes by itself: the last to change would replace all.
 
-    What of their identity is not among the columns, the user has given up on purpose.
+    `order_by` is that of a view, None of another node: a view by the order of its windows keeps the newest. That is
+    not known where windows are deleted, since the one before is no longer there.
+
+    A key with columns that are made of others may stand for the window: only the user knows.
     """
-    missing = [name for name in identity if name in columns and name not in key]
-    if key and missing:
-        raise InputError(
-            f"its rows come out again when they change, and its key, without {', '.join(map(repr, missing))}, is that "
-            "of several",
-            next_step=f'say key={[*key, *missing]!r}, or say emit="final", or leave the column out',
-        )
+    lacking = [name for name in identity if name not in key]
+    if not key or not lacking or not (set(key) <= set(identity) or set(lacking) & set(columns)):
+        return
+    is_ordered = order_by is not None and not deletes
+    if is_ordered and set(lacking) <= {*(order_by or ()), *(identity[-1:] if WINDOW_END in (order_by or ()) else ())}:
+        return
+    ways = [f"for a row of each window, say key={_quoted([*key, *lacking])}"]
+    if is_ordered:
+        by = [*key, *(name for name in lacking if name != identity[-1])]
+        ways.append(f'for the newest window of each key, say key={_quoted(by)}, order_by="{identity[-1]}"')
+    elif order_by is None:
+        ways.append('for closed windows only, say emit="final"')
+    left_out = [name for name in lacking if name not in columns]
+    kept = f"keep {', '.join(map(repr, left_out))} among the columns; " if left_out else ""
+    raise InputError(
+        f"several windows share its key: the key lacks {', '.join(map(repr, lacking))}, so a change of an old window "
+        "would replace the newest",
+        next_step=kept + "; ".join(ways),
+    )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return f"[{', '.join(json.dumps(name) for name in names)}]"
 
 
 def result_records(

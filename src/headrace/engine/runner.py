@@ -223,20 +223,14 @@ class Runner:
     def _run_of(
         self, planned: "PlannedQuery", checkpoint: Checkpoint, config: RunConfig, cluster: Cluster
     ) -> "NodeRun":
-        from headrace.engine.encoding import named
         from headrace.engine.running import NodeRun
         from headrace.engine.sinks.topics import Sink, topic_sink
-        from headrace.engine.sinks.views import ordered_by, view_sink
+        from headrace.engine.sinks.views import view_sink
 
         node, prefix = planned.node, self.topology.prefix
         sink: Sink | None = None
         if isinstance(node, View):
-            copies = {name: named(column) for name, column in ordered_by(node).items()}
-            planned = replace(planned, frame=planned.frame.withColumns(copies) if copies else planned.frame)
-            if planned.rerun is not None:
-                planned = replace(planned, rerun=replace(planned.rerun, added=copies))
-            has_records = bool(planned.rejects) or planned.late_topic is not None or node.diverts
-            sink = view_sink(node, planned.output_schema, has_records, config, cluster, checkpoint, prefix)
+            sink = view_sink(node, planned, config, cluster, checkpoint, prefix)
         elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
             on_cluster = not runs_here(planned.frame.sparkSession)
             sink = topic_sink(node, config, cluster, checkpoint, prefix, by_tasks=on_cluster)
