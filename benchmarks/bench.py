@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from tests import peers
 
-from headrace.engine.session import start_session
+from headrace.engine.run.session import start_session
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from headrace.engine.config import RunConfig
+from headrace.config.run import RunConfig
 from headrace.topology import load_app
 from tests.ending import down, end
 from tests.peers import broker_for_tests
@@ -212,7 +212,7 @@ def lay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[S
 def test_the_app_holds_and_spark_can_run_its_functions(
     step: Step, lay: Callable[[Step], Path], headrace_environment: Environment, broker_address: str
 ) -> None:
-    from headrace.engine.plan import plan
+    from headrace.engine.plan.planner import plan
 
     topology = load_app(lay(step)).topology()
     config = RunConfig(kafka=broker_address, home=Path("home"))

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
 import headrace as hr
-from headrace.engine.config import RunConfig
-from headrace.engine.parsing import REJECTED, Shape, parse, rows
-from headrace.engine.runner import Runner
+from headrace.config.run import RunConfig
+from headrace.engine.read.parsing import REJECTED, Shape, parse, rows
+from headrace.engine.run.runner import Runner
 from headrace.topology import ColumnTime, Schema
 
 SCHEMA = "id BIGINT, card STRING, amount DOUBLE, country STRING, at TIMESTAMP"

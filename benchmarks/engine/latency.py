@@ -14,8 +14,8 @@ from benchmarks.bench import Bench, progress
 from benchmarks.engine.job import make_topic
 from benchmarks.measure import Figures
 from benchmarks.report import Section
-from headrace.engine.config import RunConfig
-from headrace.engine.runner import Runner
+from headrace.config.run import RunConfig
+from headrace.engine.run.runner import Runner
 
 WARM_UP = 5.0
 WAYS = {  # how a node runs, and the limits in milliseconds of its p50 and p99

@@ -12,8 +12,8 @@ from benchmarks.bench import Bench
 from benchmarks.engine.job import BATCH, LATENESS, SCHEMA, Setting, Way, busy_seconds, fill, strictly
 from benchmarks.engine.rates import in_turn
 from benchmarks.report import Section
-from headrace.engine.config import RunConfig
-from headrace.engine.runner import Runner
+from headrace.config.run import RunConfig
+from headrace.engine.run.runner import Runner
 from headrace.tables import EmbeddedPostgres
 
 BY_HAND = "by hand"

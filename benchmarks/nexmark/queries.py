@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 import headrace as hr
 from benchmarks.nexmark.events import AUCTION, BID, KEYS, LATENESS, LONGEST_AUCTION, PERSON, SCHEMAS, SIDE
-from headrace.engine.tables import Table
+from headrace.engine.read.tables import Table
 from headrace.topology import Stream, TableNode, TableTopic, Topic
 
 LONGEST = f"{int(LONGEST_AUCTION.total_seconds())} seconds"

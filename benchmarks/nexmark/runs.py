@@ -15,9 +15,9 @@ from benchmarks.engine.job import busy_seconds
 from benchmarks.nexmark import by_hand
 from benchmarks.nexmark.events import KEYS, PARTITIONS, SCHEMAS, SIDE
 from benchmarks.nexmark.queries import House, Query
-from headrace.engine.config import RunConfig
-from headrace.engine.parsing import REJECTED, Shape, parse, rows
-from headrace.engine.runner import Runner
+from headrace.config.run import RunConfig
+from headrace.engine.read.parsing import REJECTED, Shape, parse, rows
+from headrace.engine.run.runner import Runner
 from headrace.topology import ColumnTime, Schema, TableNode
 
 MICROSECONDS = {"ignoreNullFields": "false", "timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"}

@@ -36,11 +36,11 @@ from headrace.errors import (
 if typing.TYPE_CHECKING:
     from headrace.app import App, Running
     from headrace.clients import Consumer, Producer, Receipt, Record
-    from headrace.engine.dedup import dedup
-    from headrace.engine.enriching import enrich
-    from headrace.engine.gathering import gather
-    from headrace.engine.joins import join, merge
-    from headrace.engine.windows import windowed
+    from headrace.engine.calls.dedup import dedup
+    from headrace.engine.calls.enrich import enrich
+    from headrace.engine.calls.gather import gather
+    from headrace.engine.calls.join import join, merge
+    from headrace.engine.calls.windows import windowed
     from headrace.topology import (
         collect,
         corrected_time,
@@ -124,12 +124,12 @@ _LAZY = {
     "Producer": "headrace.clients",
     "Receipt": "headrace.clients",
     "Record": "headrace.clients",
-    "dedup": "headrace.engine.dedup",
-    "enrich": "headrace.engine.enriching",
-    "gather": "headrace.engine.gathering",
-    "join": "headrace.engine.joins",
-    "merge": "headrace.engine.joins",
-    "windowed": "headrace.engine.windows",
+    "dedup": "headrace.engine.calls.dedup",
+    "enrich": "headrace.engine.calls.enrich",
+    "gather": "headrace.engine.calls.gather",
+    "join": "headrace.engine.calls.join",
+    "merge": "headrace.engine.calls.join",
+    "windowed": "headrace.engine.calls.windows",
     "collect": "headrace.topology",
     "corrected_time": "headrace.topology",
     "count": "headrace.topology",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from headrace import topology
-from headrace.engine.config import RunConfig
-from headrace.engine.reaching import RESTART_SECONDS, check_reachable
+from headrace.config.reachability import RESTART_SECONDS, check_reachable
+from headrace.config.run import RunConfig
 from headrace.topology import Feed
 from headrace.topology.app import Function
 from headrace.topology.declaring import KeyLike
@@ -16,8 +16,8 @@ from headrace.topology.schema import SchemaLike
 
 if TYPE_CHECKING:
     from headrace.clients import Consumer, Producer, Receipt, Record
-    from headrace.engine.progress import NodeProgress
-    from headrace.engine.runner import Runner
+    from headrace.engine.run.progress import NodeProgress
+    from headrace.engine.run.runner import Runner
     from headrace.tables import ViewReader
 
 __all__ = ["App", "Running", "View"]
@@ -131,9 +131,9 @@ class App(topology.App):
         that are not up are started, and stopped at the end. A failure that ended the run, such as NodeFailed, is raised
         by `progress` and `settle`, and at the end of the block.
         """
-        from headrace.engine.runner import Runner
-        from headrace.engine.spark_log import spark_log_path
-        from headrace.engine.topics import read_topics
+        from headrace.engine.run.runner import Runner
+        from headrace.engine.run.spark_log import spark_log_path
+        from headrace.engine.run.topics import read_topics
         from headrace.services import Services
         from headrace.threads import Threads
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from headrace.cli import live
-from headrace.engine.progress import NodeProgress, NodeState
+from headrace.engine.run.progress import NodeProgress, NodeState
 from headrace.threads import Threads
 
 NODE = NodeProgress(

@@ -164,7 +164,7 @@ def test_a_bad_record_does_not_make_a_topic_unreadable(app: hr.App, make_topic: 
 
 
 def test_what_the_engine_rejected_is_read_with_its_reason(app: hr.App, make_topic: MakeTopic, group: str) -> None:
-    from headrace.engine import sources
+    from headrace.engine.read import sources
 
     node = make_topic(partitions=1, schema=None, key=None, format="bytes")
     headers = {

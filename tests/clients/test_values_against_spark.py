@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 import headrace as hr
 from headrace.clients.decoding import RowReader
 from headrace.clients.rows import RowWriter
-from headrace.engine.encoding import key_of, value_of
-from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.engine.read.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.engine.write.encoding import key_of, value_of
 from headrace.testing import Environment
 from headrace.topology import Schema, Topic
 from tests.clients.strategies import comparable, rows_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.config import RunConfig
+from headrace.config.run import RunConfig
 
 
 @pytest.fixture

@@ -24,12 +24,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 import headrace as hr
-from headrace.engine.config import RunConfig
-from headrace.engine.runner import Runner
-from headrace.engine.running import NodeRun
-from headrace.engine.sinks.batch import Batch
-from headrace.engine.sinks.producing import RecordProducer, TransactionalProducer
-from headrace.engine.sinks.topics import LedgeredWriter
+from headrace.config.run import RunConfig
+from headrace.delivery.producers import RecordProducer, TransactionalProducer
+from headrace.engine.run.node_run import NodeRun
+from headrace.engine.run.runner import Runner
+from headrace.engine.write.batch import Batch
+from headrace.engine.write.topics import LedgeredWriter
 from headrace.tables import ViewWriter
 from headrace.topology import Duration
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.changes import changes
+from headrace.engine.plan.fingerprints import changes
 
 WINDOW = {
     "window": "tumbling 1 minute",

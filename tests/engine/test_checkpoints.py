@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import headrace
-from headrace.engine.checkpoints import Checkpoint, Checkpoints
-from headrace.engine.sinks.batch import Batch
+from headrace.engine.run.checkpoints import Checkpoint, Checkpoints
+from headrace.engine.write.batch import Batch
 
 WINDOWED: dict[str, Any] = {
     "kind": "stream",

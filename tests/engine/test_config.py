@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.engine.config import RunConfig
-from headrace.engine.security import java_settings, librdkafka_settings
+from headrace.config.run import RunConfig
+from headrace.config.security import java_settings, librdkafka_settings
 from headrace.topology import Duration
 
 TOML = """

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.engine.encoding import DELETED, ORDER, changelog, check_can_be_carried, records
-from headrace.engine.parsing import REJECTED, Shape, parse, rows
+from headrace.engine.read.parsing import REJECTED, Shape, parse, rows
+from headrace.engine.write.encoding import DELETED, ORDER, changelog, check_can_be_carried, records
 from headrace.errors import InputError
 from headrace.topology import Schema
 from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct

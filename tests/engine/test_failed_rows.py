@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 import headrace as hr
-from headrace.engine.plan import plan
+from headrace.engine.plan.planner import plan
 from tests.engine.numbers_run import MARKER, RUN, event
 from tests.engine.numbers_run import at as moment
 from tests.engine.test_kills import World
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.engine.config import RunConfig
+    from headrace.config.run import RunConfig
     from headrace.testing import Harness
 
 pytestmark = pytest.mark.timeout(300)

@@ -18,11 +18,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 import headrace as hr
-from headrace.engine.checkpoints import Checkpoint, Checkpoints
-from headrace.engine.cluster import Cluster
-from headrace.engine.config import RunConfig
-from headrace.engine.progress import NodeProgress, NodeState
-from headrace.engine.runner import Runner
+from headrace.config.cluster import Cluster
+from headrace.config.run import RunConfig
+from headrace.engine.run.checkpoints import Checkpoint, Checkpoints
+from headrace.engine.run.progress import NodeProgress, NodeState
+from headrace.engine.run.runner import Runner
 from headrace.tables import EmbeddedPostgres
 from headrace.topology import App, Duration
 from tests.engine.disks import fill, mounted

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.jars import CONNECTORS
+from headrace.engine.run.jars import CONNECTORS
 from headrace.services import Home
 from tests.conftest import COMMAND
 from tests.engine.disks import fill, mounted

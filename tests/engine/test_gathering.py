@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.engine.config import RunConfig
+from headrace.config.run import RunConfig
 from tests.engine.test_joins import PAYMENTS, MakeHarness, at, refusal
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.engine.config import RunConfig
-from headrace.engine.heartbeats import Heartbeats, MarkedTopic, Marker
-from headrace.engine.runner import Runner
+from headrace.config.run import RunConfig
+from headrace.engine.run.heartbeats import Heartbeats, MarkedTopic, Marker
+from headrace.engine.run.runner import Runner
 from headrace.topology import Duration
 from tests.engine.topics import rows, send
 

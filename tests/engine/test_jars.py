@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine import jars
-from headrace.engine.jars import CONNECTORS, Jar, connector_jars, java_command
+from headrace.engine.run import jars
+from headrace.engine.run.jars import CONNECTORS, Jar, connector_jars, java_command
 from headrace.errors import EngineError
 
 VERSION = "4.3.0"

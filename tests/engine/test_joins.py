@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.engine.config import RunConfig
+from headrace.config.run import RunConfig
 from headrace.testing import Harness
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.engine.tables import Table
+    from headrace.engine.read.tables import Table
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -240,7 +240,7 @@ def test_events_come_out_once(headrace_harness: MakeHarness) -> None:
 
 def refusal(spark: SparkSession, config: RunConfig, function: Callable[..., Any]) -> str:
     """The one problem of a node, told before any query starts."""
-    from headrace.engine.plan import plan
+    from headrace.engine.plan.planner import plan
 
     app, _, _ = search_app("wrong")
     app.topic("timeless", SEARCHES, key="id")

@@ -19,7 +19,7 @@ from headrace.testing import Environment, Harness
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from headrace.engine.tables import Table
+    from headrace.engine.read.tables import Table
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 WITHIN, SOON = 10, 7

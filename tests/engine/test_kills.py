@@ -22,10 +22,10 @@ import psycopg
 import pytest
 from confluent_kafka import Message, Producer
 
-from headrace.engine.checkpoints import Checkpoints
-from headrace.engine.cluster import Cluster
-from headrace.engine.config import RunConfig
-from headrace.engine.sinks.ledger import TopicLedger
+from headrace.config.cluster import Cluster
+from headrace.config.run import RunConfig
+from headrace.delivery.ledger import TopicLedger
+from headrace.engine.run.checkpoints import Checkpoints
 from headrace.tables import EmbeddedPostgres
 from tests import peers
 from tests.engine.numbers_run import JOURNAL, NODES, RUN, SELF, STRIKE, WINDOW, at, event, key

@@ -20,13 +20,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 import headrace
-from headrace.engine.checkpoints import Checkpoint, Checkpoints
-from headrace.engine.cluster import Cluster
-from headrace.engine.config import RunConfig
-from headrace.engine.sinks import ledger as ledger_module
-from headrace.engine.sinks.ledger import BEGUN, Entry, TopicLedger
-from headrace.engine.sinks.producing import RecordProducer, TransactionalProducer
-from headrace.engine.sinks.topics import LedgeredWriter
+from headrace.config.cluster import Cluster
+from headrace.config.run import RunConfig
+from headrace.delivery import ledger as ledger_module
+from headrace.delivery.ledger import BEGUN, Entry, TopicLedger
+from headrace.delivery.producers import RecordProducer, TransactionalProducer
+from headrace.engine.run.checkpoints import Checkpoint, Checkpoints
+from headrace.engine.write.topics import LedgeredWriter
 from headrace.topology import Duration, Stream
 from tests.engine.topics import messages
 from tests.engine.writer_run import record_rows, stream_named

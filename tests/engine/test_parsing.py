@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from headrace.engine.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.engine.read.parsing import REJECTED, Shape, parse, reason, rows
 from headrace.topology import ColumnTime, Duration, Format, Schema, corrected_time, ingestion_time, processing_time
 
 if TYPE_CHECKING:

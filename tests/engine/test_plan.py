@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace import topology as hr
-from headrace.engine.config import RunConfig
-from headrace.engine.plan import PlannedQuery, plan
-from headrace.engine.windows import windowed
+from headrace.config.run import RunConfig
+from headrace.engine.calls.windows import windowed
+from headrace.engine.plan.planner import PlannedQuery, plan
 from headrace.errors import PlanError, Unreachable
 
 if TYPE_CHECKING:

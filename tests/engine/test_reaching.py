@@ -7,7 +7,7 @@ import time
 import pytest
 
 from headrace import InputError, Unreachable
-from headrace.engine.reaching import RESTART_SECONDS, addresses_of, check_reachable
+from headrace.config.reachability import RESTART_SECONDS, addresses_of, check_reachable
 from tests.peers import free_port
 
 

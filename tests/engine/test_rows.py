@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.sinks import rows as rows_module
-from headrace.engine.sinks.rows import Rows, _Spool, collect
+from headrace.engine.write import rows as rows_module
+from headrace.engine.write.rows import Rows, _Spool, collect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

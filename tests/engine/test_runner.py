@@ -15,15 +15,15 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.engine import running
-from headrace.engine.causes import cause_of
-from headrace.engine.checkpoints import Checkpoints
-from headrace.engine.cluster import Cluster
-from headrace.engine.config import Offsets, RunConfig
-from headrace.engine.progress import NodeState
-from headrace.engine.replay import ReplayRequest, plan_replays
-from headrace.engine.runner import Runner
-from headrace.engine.sinks.producing import TransactionalProducer
+from headrace.config.cluster import Cluster
+from headrace.config.run import Offsets, RunConfig
+from headrace.delivery.producers import TransactionalProducer
+from headrace.engine.run import node_run as running
+from headrace.engine.run.checkpoints import Checkpoints
+from headrace.engine.run.failures import cause_of
+from headrace.engine.run.progress import NodeState
+from headrace.engine.run.replay import ReplayRequest, plan_replays
+from headrace.engine.run.runner import Runner
 from headrace.topology import App
 from tests.engine.topics import messages, rows, send
 
@@ -146,7 +146,7 @@ def test_a_batch_is_written_in_the_order_of_its_event_times(
 def test_what_cannot_be_used_goes_to_the_rejected_with_its_bytes_and_reason(
     spark: SparkSession, config: RunConfig, prefix: str, guarantee: str, here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.engine.runner.runs_here", lambda _: here)
+    monkeypatch.setattr("headrace.engine.run.runner.runs_here", lambda _: here)
     app = app_with_events(prefix)
 
     @app.stream(key="k", guarantee=guarantee)
@@ -330,7 +330,7 @@ def fail(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "dies", ["headrace.engine.heartbeats.Heartbeats.beat", "headrace.engine.running.NodeRun._error"]
+    "dies", ["headrace.engine.run.heartbeats.Heartbeats.beat", "headrace.engine.run.node_run.NodeRun._error"]
 )
 def test_a_thread_that_dies_ends_the_run_with_its_reason(
     spark: SparkSession, config: RunConfig, prefix: str, monkeypatch: pytest.MonkeyPatch, dies: str

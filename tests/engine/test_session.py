@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.engine.session import LOCAL, is_local, session_settings, start_session
+from headrace.engine.run.session import LOCAL, is_local, session_settings, start_session
 from headrace.errors import EngineError
 from headrace.topology import StateStore
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.engine.plan import plan
+from headrace.engine.plan.planner import plan
 from headrace.errors import PlanError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.engine.config import RunConfig
+    from headrace.config.run import RunConfig
     from headrace.testing import Harness
 
 pytestmark = pytest.mark.timeout(300)

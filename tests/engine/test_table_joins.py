@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.engine.config import RunConfig
+from headrace.config.run import RunConfig
 from headrace.testing import Harness
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.engine.tables import Table
+    from headrace.engine.read.tables import Table
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -85,7 +85,7 @@ def test_two_tables_stay_joined_as_either_changes(headrace_harness: Callable[...
 
 
 def test_tables_that_cannot_be_joined_are_told_before_any_query_starts(spark: SparkSession, config: RunConfig) -> None:
-    from headrace.engine.plan import plan
+    from headrace.engine.plan.planner import plan
 
     def told(function: Callable[..., Any]) -> str:
         app = hr.App("wrong")

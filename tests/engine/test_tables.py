@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.engine.config import RunConfig
+from headrace.config.run import RunConfig
 from headrace.testing import Harness
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.engine.tables import Table
+    from headrace.engine.read.tables import Table
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -116,7 +116,7 @@ def test_the_time_of_a_row_is_its_event_time_or_its_record_s(headrace_harness: C
 
     @app.stream
     def times(renamed: Table) -> DataFrame:
-        from headrace.engine.tables import versions_of
+        from headrace.engine.read.tables import versions_of
 
         return versions_of(renamed)
 
@@ -153,7 +153,7 @@ def test_the_time_of_a_row_is_its_event_time_or_its_record_s(headrace_harness: C
 
 def problems_of(spark: SparkSession, config: RunConfig, function: Callable[..., Any], **options: Any) -> str:
     """The one problem of a node that reads a table of cards and a stream of moves."""
-    from headrace.engine.plan import plan
+    from headrace.engine.plan.planner import plan
 
     app = hr.App("wrong")
     app.table("cards", CARDS, key="card")

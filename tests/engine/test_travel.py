@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from headrace.engine.travel import _imported_packages, pack_users_code
+from headrace.engine.plan.shipping import _imported_packages, pack_users_code
 from headrace.topology import load_app
 from tests.peers import free_port
 
@@ -77,8 +77,8 @@ def test_packages_that_an_app_imports_are_known_without_the_users_own(app_file: 
 RUN = """
     import sys
     from pathlib import Path
-    from headrace.engine.session import start_session
-    from headrace.engine.travel import check_packages, pack_users_code, send_headrace
+    from headrace.engine.run.session import start_session
+    from headrace.engine.plan.shipping import check_packages, pack_users_code, send_headrace
     from headrace.errors import EngineError
     from headrace.topology import load_app
 

@@ -14,11 +14,11 @@ import pytest
 from confluent_kafka import Producer
 
 import headrace as hr
-from headrace.engine.checkpoints import Checkpoints
-from headrace.engine.config import RunConfig
-from headrace.engine.runner import Runner
-from headrace.engine.sinks.batch import Batch
-from headrace.engine.sinks.views import ViewSink
+from headrace.config.run import RunConfig
+from headrace.engine.run.checkpoints import Checkpoints
+from headrace.engine.run.runner import Runner
+from headrace.engine.write.batch import Batch
+from headrace.engine.write.views import ViewSink
 from headrace.tables import ViewReader
 from headrace.topology import App
 from tests.engine.topics import messages, send

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from headrace import topology as hr
-from headrace.engine.marks import event_times_of, key_of, marked_key, output_time
-from headrace.engine.windows import WindowedRows, uses_of_windows, windowed
+from headrace.engine.calls.windows import WindowedRows, uses_of_windows, windowed
+from headrace.engine.column_marks import event_times_of, key_of, marked_key, output_time
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def payments(spark: SparkSession, tmp_path: Path) -> Payments:
 
 @pytest.fixture(params=["rocksdb", "memory"])
 def each_store(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
-    from headrace.engine.session import STATE_STORES
+    from headrace.engine.run.session import STATE_STORES
 
     setting = "spark.sql.streaming.stateStore.providerClass"
     before = spark.conf.get(setting)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 
 import headrace as hr
-from headrace.engine.checkpoints import Checkpoints
-from headrace.engine.cluster import Cluster
-from headrace.engine.config import RunConfig
-from headrace.engine.sinks.topics import LedgeredWriter
+from headrace.config.cluster import Cluster
+from headrace.config.run import RunConfig
+from headrace.engine.run.checkpoints import Checkpoints
+from headrace.engine.write.topics import LedgeredWriter
 from headrace.topology import Stream
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.engine.causes import STARVED
+from headrace.engine.run.failures import STARVED
 from headrace.operators.hosting import METRIC, Hosted, hosted, spark_schema
 from headrace.operators.operator import Operator
 from headrace.operators.packing import OUTPUT, column_of

@@ -19,7 +19,7 @@ from benchmarks.engine.topology import by_hand
 from benchmarks.engine.topology.batches import Batches
 from benchmarks.engine.topology.processes import Cpu
 from benchmarks.engine.topology.traffic import make_topics
-from headrace.engine.jars import connector_jars
+from headrace.engine.run.jars import connector_jars
 
 __all__ = ["BY_HAND", "HEADRACE", "Job", "Side", "running"]
 

@@ -110,7 +110,7 @@ def _libraries() -> Iterator[Check]:
 
 def _jars() -> Check:
     """Spark's connector: if it is missing, the first run downloads it."""
-    from headrace.engine.jars import CONNECTORS, cache_folder
+    from headrace.engine.run.jars import CONNECTORS, cache_folder
 
     spark = version("pyspark")
     wanted = CONNECTORS.get(spark, ())
@@ -164,7 +164,7 @@ def _open_files() -> Check:
 
 def _kafka(kafka: str | None, kafka_set: list[str] | None) -> Check:
     from headrace.cli.kafka import REQUEST_SECONDS
-    from headrace.engine.config import RunConfig
+    from headrace.config.run import RunConfig
 
     is_named = True
     try:

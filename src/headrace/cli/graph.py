@@ -8,7 +8,7 @@ from headrace.cli.apps import AppName, ConfigFile, File, SparkMaster, load_confi
 from headrace.cli.output import print_table
 
 if TYPE_CHECKING:
-    from headrace.engine.plan import PlannedQuery
+    from headrace.engine.plan.planner import PlannedQuery
 
 
 def run(

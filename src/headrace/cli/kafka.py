@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicDescri
 
 from headrace import GroupInUse, GroupNotFound, InputError, KafkaError, TopicNotFound, Unreachable
 from headrace.cli.output import note
-from headrace.engine.reaching import check_reachable
+from headrace.config.reachability import check_reachable
 from headrace.topology.nearest import nearest
 
 REQUEST_SECONDS = 15.0

@@ -56,7 +56,7 @@ def connect(kafka: str | None, kafka_set: list[str] | None) -> "Cluster":
     given = {"kafka": kafka, "kafka_settings": pairs(kafka_set, "--kafka-set") or None}
     check_address(kafka)
     from headrace.cli.kafka import Cluster
-    from headrace.engine.config import RunConfig
+    from headrace.config.run import RunConfig
 
     config = RunConfig.load(given)
     if config.kafka is None:
@@ -72,7 +72,7 @@ def check_address(kafka: str | None) -> None:
     """Reject a value of `--kafka` that is not an address."""
     if kafka is None:
         return
-    from headrace.engine.reaching import addresses_of
+    from headrace.config.reachability import addresses_of
 
     try:
         addresses_of(kafka)

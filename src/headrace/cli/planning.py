@@ -11,9 +11,9 @@ from headrace.cli.options import DEFAULT_KAFKA
 from headrace.cli.output import note
 
 if TYPE_CHECKING:
-    from headrace.engine.config import RunConfig
-    from headrace.engine.jars import Jar
-    from headrace.engine.plan import PlannedQuery
+    from headrace.config.run import RunConfig
+    from headrace.engine.plan.planner import PlannedQuery
+    from headrace.engine.run.jars import Jar
     from headrace.topology import App
 
 __all__ = ["planned"]
@@ -25,8 +25,8 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
 
     Each step is noted on stderr: it takes up to 20 s, more where jars are fetched.
     """
-    from headrace.engine.plan import plan
-    from headrace.engine.session import LOCAL, start_session
+    from headrace.engine.plan.planner import plan
+    from headrace.engine.run.session import LOCAL, start_session
 
     with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
         home = Path(folder)

@@ -24,7 +24,7 @@ def readers_of(cluster: "Cluster", admin: "AdminClient", topics: Sequence[str]) 
 
 def _apps(cluster: "Cluster", admin: "AdminClient", topics: Sequence[str]) -> Iterator[str]:
     from headrace.cli.kafka import REQUEST_SECONDS
-    from headrace.engine.config import RunConfig
+    from headrace.config.run import RunConfig
     from headrace.services import Home
 
     home = Home(RunConfig.load().home)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from headrace.engine.config import RunConfig
+from headrace.config.run import RunConfig
 from headrace.errors import ServiceError, Unreachable
 from headrace.services.embedded import Services
 

@@ -11,11 +11,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.clients import Producer, Receipt, Record, read_to_end
 from headrace.clients.topics import named_feed
-from headrace.engine.config import RunConfig
-from headrace.engine.markers import marker_topic
-from headrace.engine.progress import NodeProgress
-from headrace.engine.runner import Runner
-from headrace.engine.session import STATE_STORES
+from headrace.config.run import RunConfig
+from headrace.engine.read.markers import marker_topic
+from headrace.engine.run.progress import NodeProgress
+from headrace.engine.run.runner import Runner
+from headrace.engine.run.session import STATE_STORES
 from headrace.errors import InputError
 from headrace.tables import ViewReader
 from headrace.testing.environment import Environment
@@ -285,7 +285,7 @@ class Harness:
     def _schema_of(self, feed: Feed) -> Schema:
         found = self._running.output_schemas()
         if str(feed) not in found:
-            from headrace.engine.plan import plan
+            from headrace.engine.plan.planner import plan
 
             needed = self._whole.only([node for node in [node_of(feed)] if isinstance(node, Stream)])
             found = {

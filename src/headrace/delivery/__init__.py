@@ -1,0 +1,1 @@
+"""Exactly-once writing to topics: producers, the transactional writer, and its ledger."""

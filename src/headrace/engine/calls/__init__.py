@@ -1,0 +1,1 @@
+"""What a node's function calls: hr.windowed, hr.join, hr.enrich, hr.dedup, hr.gather."""

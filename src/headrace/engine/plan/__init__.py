@@ -1,0 +1,1 @@
+"""From a topology to the queries that Spark will run, checked before any of them starts."""

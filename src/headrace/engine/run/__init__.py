@@ -1,0 +1,1 @@
+"""A topology that runs: session, queries, checkpoints, progress, heartbeats."""

@@ -1,0 +1,129 @@
+"""The Spark session of an app, with settings for fast small batches and durable state."""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.engine.run.jars import Progress, connector_jars, java_command
+from headrace.engine.run.spark_log import spark_log
+from headrace.errors import EngineError
+from headrace.topology import StateStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOCAL", "is_local", "runs_here", "session_settings", "start_session"]
+
+LOCAL = "local[*,4]"
+"""All cores, and four attempts of a task: `local[*]` never retries."""
+DEFAULT_PARTITIONS = 2
+CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+STATE_STORES = {
+    StateStore.ROCKSDB: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    StateStore.MEMORY: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+}
+
+
+def is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def runs_here(spark: "SparkSession") -> bool:
+    """Whether its tasks run on the driver's machine, not on a cluster."""
+    return is_local(spark.sparkContext.master or LOCAL)
+
+
+def session_settings(
+    *, master: str, state: StateStore, partitions: int, home: Path, jars: list[Path]
+) -> dict[str, str]:
+    """The Spark settings of Headrace; the user's own settings override them."""
+    settings = {
+        "spark.jars": ",".join(str(jar) for jar in jars),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # The oldest batch first. Fair pools give a free core to the first idle pool by name: with more nodes than
+        # cores, those at the end of the alphabet would hardly ever run.
+        "spark.scheduler.mode": "FIFO",
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        # The number is part of a checkpoint: state is stored by partition.
+        "spark.sql.shuffle.partitions": str(partitions),
+        # The default forks a process for each of some 20 files of a batch.
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+        "spark.sql.streaming.stateStore.providerClass": STATE_STORES[state],
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.pollingDelay": "20ms",
+        "spark.python.unix.domain.socket.enabled": "true",
+        # A second attempt of a slow task must not compete with a node's transaction.
+        "spark.speculation": "false",
+    }
+    if is_local(master):
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.local.dir": str(home / "spark"),
+            "spark.driver.memory": "2g",
+        }
+    return settings
+
+
+def start_session(
+    name: str,
+    *,
+    home: Path,
+    master: str = LOCAL,
+    state: StateStore = StateStore.ROCKSDB,
+    partitions: int = DEFAULT_PARTITIONS,
+    settings: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> "SparkSession":
+    """Start Spark, or join the cluster at `master`. Jars that are missing are fetched first.
+
+    What Java and Spark's Python workers print goes to `logs/spark.log` of the home folder.
+    """
+    java_command()
+    import pyspark
+    from pyspark.sql import SparkSession
+
+    from headrace.engine.run.failures import cause_of
+
+    jars = connector_jars(pyspark.__version__, progress)
+    home = home.absolute()
+    wanted = session_settings(master=master, state=state, partitions=partitions, home=home, jars=jars)
+    wanted |= settings or {}
+    # In local mode Spark takes the Python of tasks from the environment, not from the setting.
+    os.environ["PYSPARK_PYTHON"] = wanted["spark.pyspark.python"]
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        (home / "spark").mkdir(parents=True, exist_ok=True)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    if SparkSession.getActiveSession() is not None:
+        raise EngineError("this process already has a Spark session", next_step="stop it first: an app needs its own")
+    try:
+        with spark_log(home):
+            session = builder.getOrCreate()
+    except Exception as error:
+        raise EngineError(f"Spark did not start at {master}: {cause_of(error)}", next_step=_advice(master)) from error
+    session.sparkContext.setLogLevel("ERROR")
+    # PySpark prints a page of JSON for every error that it raises; whoever catches the error reports it.
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
+    # So does Py4J, through the root logger, when the Java process has ended.
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    return session
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def _advice(master: str) -> str:
+    if is_local(master):
+        return "check that Java runs, and that the home folder is writable and has free space"
+    return f"check that the master listens at {master} and that its workers can reach this machine"

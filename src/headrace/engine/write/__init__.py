@@ -1,0 +1,1 @@
+"""From rows to records and tables: encoding, batches, sinks and their guarantees."""

@@ -1,0 +1,74 @@
+"""One batch of a query, as it is given to the sink."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.engine.run.checkpoints import Checkpoint, SourceOffsets, topic_offsets
+from headrace.topology import Feed, Files
+
+if TYPE_CHECKING:
+    from headrace.engine.plan.planner import PlannedQuery, RejectedFeed
+
+__all__ = ["Batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    number: int
+    frame: DataFrame
+    planned: "PlannedQuery"
+    checkpoint: Checkpoint
+    query: StreamingQuery
+
+    def drain(self) -> None:
+        """Run it only for its effect on state and watermark: its rows are in the sink already."""
+        self.frame.write.format("noop").mode("overwrite").save()
+
+    def offsets(self) -> dict[str, dict[int, int]]:
+        """By topic and partition, the offset at which the next batch begins."""
+        return topic_offsets(source.end for source in self.checkpoint.sources(self.number))
+
+    def watermark(self) -> datetime | None:
+        """The watermark by which rows of the batch are late; None where there is none yet."""
+        return self.checkpoint.watermark(self.number)
+
+    def rejects(self, *, counted: bool = True) -> Iterator[DataFrame]:
+        """The rejected records of the batch. Call it after its rows were computed, because that counts them.
+
+        Where they were not computed as a whole, nothing is counted.
+        """
+        for rejected in self.planned.rejects:
+            if counted and self._count(rejected) == 0:
+                continue
+            source = self._source_of(rejected.feed)
+            if source is not None:
+                yield rejected.read(self.frame.sparkSession, source.start, source.end, source.log)
+
+    def _count(self, rejected: "RejectedFeed") -> int | None:
+        """How many there are; None where they were not counted."""
+        if rejected.metric is None:
+            return None
+        execution = self.query._jsq.streamingQuery().lastExecution()
+        metrics = execution.observedMetrics().get(rejected.metric)
+        return int(metrics.get().getLong(0)) if metrics.isDefined() else None
+
+    def _source_of(self, feed: Feed) -> SourceOffsets | None:
+        """The source of a feed. Where several sources read it, each reads all of it in the end: take the first."""
+        for source in self.checkpoint.sources(self.number):
+            if isinstance(feed, Files):
+                if "logOffset" in source.end and _lists_files_of(source.log, Path(feed.path)):
+                    return source
+            elif isinstance(source.end.get(feed.topic_name), dict):
+                return source
+        return None
+
+
+def _lists_files_of(log: Path, folder: Path) -> bool:
+    start = f'"path":"{folder.absolute().as_uri()}'
+    return any(start in path.read_text(errors="replace") for path in log.iterdir() if path.name[0] != ".")

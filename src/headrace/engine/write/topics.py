@@ -1,0 +1,227 @@
+"""Topics as sinks: a batch is written exactly once, at least once or at most once, as the node's guarantee says."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import DataFrame
+
+from headrace.config.cluster import Cluster
+from headrace.config.run import RunConfig
+from headrace.delivery.ledger import BEGUN, Entry, TopicLedger
+from headrace.delivery.producers import RecordProducer, TransactionalProducer
+from headrace.engine.run.checkpoints import Checkpoint
+from headrace.engine.write.batch import Batch
+from headrace.engine.write.encoding import ORDER
+from headrace.engine.write.failed_rows import collected_rows, drain
+from headrace.engine.write.rows import Rows, collect
+from headrace.topology import Guarantee, QueryNode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["AtLeastOnceTopics", "AtMostOnceTopics", "ExactlyOnceTopics", "LedgeredWriter", "Sink", "topic_sink"]
+
+RECORD = ("topic", "key", "value", "headers", "timestamp")
+
+
+class Sink(Protocol):
+    """Where the batches of a query go. A sink that raised is opened again before the next batch."""
+
+    def open(self) -> None:
+        """Connect, fence the previous writer, and find out which batches were written."""
+
+    def write(self, batch: Batch) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LedgeredWriter:
+    """Writes records and the batch they belong to in one transaction: the driver's own, one for each batch.
+
+    Its transactional id is the node's, so that a new run fences the old one. The ledger is read after that, never
+    before: the old one might have committed in between.
+    """
+
+    def __init__(
+        self, node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str = ""
+    ) -> None:
+        self._id = f"{prefix}{node.app_name}.{node.name}"
+        self._config = config
+        self._checkpoint = checkpoint
+        self._ledger = TopicLedger(config, cluster, node, prefix)
+        self._producer: TransactionalProducer | None = None
+        self._query_id = ""
+        self._last = BEGUN
+
+    @property
+    def ledger_name(self) -> str:
+        return self._ledger.name
+
+    def open(self) -> None:
+        self.close()
+        self._query_id = self._checkpoint.query_id
+        self._ledger.prepare()
+        self._producer = TransactionalProducer(self._config, self._id)
+        entry = self._ledger.agreed(self._checkpoint)
+        if entry is None:
+            self._last = BEGUN
+            with self._producer.transaction():
+                self._enter(BEGUN)
+        else:
+            self._last = entry.batch
+
+    def has(self, batch: int) -> bool:
+        return batch <= self._last
+
+    @contextmanager
+    def transaction(self, batch: int) -> Iterator[RecordProducer]:
+        """The records that are sent inside and the batch's ledger entry are committed together or not at all."""
+        if self._producer is None:
+            raise RuntimeError(f"the writer {self._id!r} was not opened")
+        with self._producer.transaction():
+            self._enter(batch)
+            yield self._producer
+        self._last = batch
+        self._ledger.trim()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.close()
+
+    def _enter(self, batch: int) -> None:
+        assert self._producer is not None
+        self._producer.send_record(*self._ledger.record(Entry(self._query_id, batch)))
+
+
+class ExactlyOnceTopics:
+    """A batch, including channels and rejects, and its ledger entry are one transaction."""
+
+    def __init__(self, writer: LedgeredWriter, checkpoint: Checkpoint, spool: Path) -> None:
+        self._writer = writer
+        self._checkpoint = checkpoint
+        self._spool = spool
+
+    def open(self) -> None:
+        self._writer.open()
+        self._checkpoint.take_note(registered=(self._writer.ledger_name,), starts_over=False)
+
+    def write(self, batch: Batch) -> None:
+        if self._writer.has(batch.number):
+            drain(batch)
+            return
+        with collected(batch, self._spool) as parts:
+            if parts:
+                self._write(batch.number, parts)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, batch: int, parts: Sequence[Rows]) -> None:
+        with self._writer.transaction(batch) as producer:
+            producer.send(in_order(parts))
+
+
+class AtMostOnceTopics(ExactlyOnceTopics):
+    """The ledger entry is committed before the rows are sent: a batch that was interrupted is never written again."""
+
+    def __init__(self, writer: LedgeredWriter, checkpoint: Checkpoint, spool: Path, config: RunConfig) -> None:
+        super().__init__(writer, checkpoint, spool)
+        self._config = config
+        self._plain: RecordProducer | None = None
+
+    def open(self) -> None:
+        super().open()
+        self._plain = RecordProducer(self._config)
+
+    def close(self) -> None:
+        super().close()
+        if self._plain is not None:
+            producer, self._plain = self._plain, None
+            producer.close()
+
+    def _write(self, batch: int, parts: Sequence[Rows]) -> None:
+        assert self._plain is not None
+        with self._writer.transaction(batch):
+            pass
+        self._plain.send(in_order(parts))
+        self._plain.flush()
+
+
+class AtLeastOnceTopics:
+    """A batch that is replayed is written again.
+
+    Where Spark's tasks run beside the driver, the driver writes as it does for the other guarantees, which costs less
+    than Spark's own writer. On a cluster that one writes, from all its tasks at once.
+    """
+
+    def __init__(self, config: RunConfig, spool: Path, *, by_tasks: bool) -> None:
+        self._config = config
+        self._spool = spool
+        self._by_tasks = by_tasks
+        self._producer: RecordProducer | None = None
+
+    def open(self) -> None:
+        self.close()
+        self._producer = RecordProducer(self._config)
+
+    def write(self, batch: Batch) -> None:
+        assert self._producer is not None
+        with collected(batch, self._spool, self._write_by_tasks if self._by_tasks else None) as parts:
+            self._producer.send(in_order(parts))
+            self._producer.flush()
+
+    def close(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            producer.close()
+
+    def _write_by_tasks(self, frame: DataFrame) -> None:
+        records_of(frame).write.format("kafka").options(**self._config.connector_options()).save()
+
+
+def topic_sink(
+    node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str, *, by_tasks: bool
+) -> Sink:
+    """The sink that keeps a node's guarantee. The prefix is the app's, of its topics' names.
+
+    `by_tasks` says whether Spark's tasks write what needs no transaction.
+    """
+    spool = spool_folder(config, node.app_name)
+    if node.guarantee is Guarantee.AT_LEAST_ONCE:
+        return AtLeastOnceTopics(config, spool, by_tasks=by_tasks)
+    writer = LedgeredWriter(node, config, cluster, checkpoint, prefix)
+    if node.guarantee is Guarantee.AT_MOST_ONCE:
+        return AtMostOnceTopics(writer, checkpoint, spool, config)
+    return ExactlyOnceTopics(writer, checkpoint, spool)
+
+
+def records_of(frame: DataFrame) -> DataFrame:
+    """What Spark's writer takes of a record. It sets no timestamps."""
+    return frame.select("topic", "key", "value", "headers")
+
+
+def in_order(parts: Iterable[Rows]) -> "Iterator[pa.RecordBatch]":
+    """Each part by event time, so that a reader who gets the batch in pieces finds none of its rows late."""
+    for rows in parts:
+        order = rows.sorted_by(ORDER) if ORDER in rows.columns else None
+        yield from rows.slices(order, only=RECORD)
+
+
+@contextmanager
+def collected(batch: Batch, spool: Path, write: Callable[[DataFrame], None] | None = None) -> Iterator[list[Rows]]:
+    """The rows of a batch, the records of those that failed, and its rejects; what is empty is left out.
+
+    With `write`, the batch is written by that, and its rows are none of the parts.
+    """
+    with ExitStack() as stack:
+        rows, failed = collected_rows(batch, spool, write)
+        parts = [stack.enter_context(part) for part in (rows, failed) if part is not None]
+        parts += [stack.enter_context(collect(frame, spool)) for frame in batch.rejects(counted=failed is None)]
+        yield [part for part in parts if len(part)]
+
+
+def spool_folder(config: RunConfig, app: str) -> Path:
+    return config.home.absolute() / "spool" / app
