@@ -31,6 +31,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/phrases.py
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

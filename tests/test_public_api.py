@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -74,6 +75,15 @@ def test_every_error_is_exported_and_hangs_in_the_tree_that_is_drawn() -> None:
     raised = [getattr(errors, name) for name in errors.__all__ if name != "Error"]
     assert {kind.__name__: kind.__base__.__name__ for kind in raised if issubclass(kind, Exception)} == parents
     assert set(errors.__all__) <= set(headrace.__all__)
+
+
+@pytest.mark.parametrize("module", [headrace, errors])
+def test_the_old_name_of_an_error_warns(module: ModuleType) -> None:
+    with pytest.warns(DeprecationWarning, match="PostgresAway is deprecated: its name is PostgresUnavailable") as told:
+        assert module.PostgresAway is headrace.PostgresUnavailable
+    assert told[0].filename == __file__
+    with pytest.raises(AttributeError, match="no attribute 'Postgres'"):
+        _ = module.Postgres
 
 
 def test_an_error_says_what_is_wrong_and_what_to_type_next_in_one_line() -> None:

@@ -6,6 +6,7 @@ Importing it loads neither Spark nor a client: what needs them is loaded when it
 import importlib
 import typing
 
+from headrace import errors as _errors
 from headrace.errors import (
     BrokerError,
     CheckpointError,
@@ -21,7 +22,7 @@ from headrace.errors import (
     NotDelivered,
     NotLoaded,
     PlanError,
-    PostgresAway,
+    PostgresUnavailable,
     Problem,
     ServiceError,
     TableError,
@@ -78,7 +79,7 @@ __all__ = [
     "NotDelivered",
     "NotLoaded",
     "PlanError",
-    "PostgresAway",
+    "PostgresUnavailable",
     "Problem",
     "Producer",
     "Receipt",
@@ -195,6 +196,8 @@ def _suggestion(name: str) -> str:
 
 
 def __getattr__(name: str) -> typing.Any:
+    if name in _errors.RENAMED:
+        return _errors.renamed(name)
     if name not in _LAZY:
         # Without `obj`, Python would add a suggestion of its own.
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_suggestion(name)}", name=name, obj=None)

@@ -1,4 +1,4 @@
-"""The public App: the declarations of `topology`, and clients that write to its topics and read from it."""
+"""The public App: the declarations of `topology`, and the clients that write and read its topics."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -97,7 +97,7 @@ class Running:
 
 
 class App(topology.App):
-    """A pipeline: its source topics and files, and functions that make streams, tables and views of them.
+    """A pipeline: its input topics, and the functions that make streams, tables and views of them.
 
     Its clients find Kafka as `headrace run` does: at `kafka`, else at HEADRACE_KAFKA, else as headrace.toml says,
     else the embedded broker of the home folder, if it is up. Views find PostgreSQL in the same way.

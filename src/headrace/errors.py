@@ -1,33 +1,35 @@
 """Everything Headrace raises on purpose, in one tree.
 
 Error
-├── BrokerError          the broker cannot start: its folder, its address or a setting is in the way
-├── EngineError          Spark cannot run the app: Java, the connector's jars or the cluster is in the way
-│   ├── CheckpointError  a checkpoint does not fit the app, the cluster or the sink, and going on would lose or double
-│   ├── FunctionFailed   a node's function raised on a record; `record`, `place` and `raised` say more
-│   └── NodeFailed       a node kept failing, so the app stopped; `node`, `batch` and `cause` say more
-├── InputError           a line, a setting or a position that cannot be understood
-├── KafkaError           a cluster refused, or failed at, what was asked of it
-│   ├── Unreachable      no broker answers at the address
-│   ├── TopicNotFound    the topic, or one of its partitions, does not exist
-│   ├── GroupNotFound    the group does not exist
-│   ├── GroupInUse       the group has members, so its offsets are theirs
-│   └── NotDelivered     records that no broker acknowledged
-├── ServiceError         a home folder, or a service that runs in it, is in the way
-├── TableError           PostgreSQL, or a table in it, is in the way
-│   ├── NotCovered       a view has not reached a receipt in the time given
-│   ├── PostgresAway     PostgreSQL does not answer, or went away in the middle: nothing was half done, try again
-│   ├── ViewChanged      a view's table has other columns, or another key, than its function gives
-│   └── ViewFenced       another run has taken the view over
-└── TopologyError        what an app declares does not hold: all its problems at once, each with file and line
-    ├── NotLoaded        the file could not be run, or holds no app, or several
-    └── PlanError        what nodes return does not fit: all problems of all nodes, before any query starts
+├── BrokerError              the broker cannot start: an invalid folder, address or setting
+├── EngineError              Spark cannot run the app: a problem with Java, the connector's jars or the cluster
+│   ├── CheckpointError      a checkpoint does not match the app, the cluster or the sink
+│   ├── FunctionFailed       a function of a node raised on a record; see `record`, `place` and `raised`
+│   └── NodeFailed           a node failed repeatedly, so the app stopped; see `node`, `batch` and `cause`
+├── InputError               a line, a setting or a position is invalid
+├── KafkaError               a request to a Kafka cluster failed; `code` is Kafka's name for the reason
+│   ├── Unreachable          no broker answers at the address
+│   ├── TopicNotFound        the topic, or one of its partitions, does not exist
+│   ├── GroupNotFound        the group does not exist
+│   ├── GroupInUse           the group has active members, so its offsets cannot be changed
+│   └── NotDelivered         records were not acknowledged by a broker
+├── ServiceError             a home folder, or a service that runs in it, cannot be used
+├── TableError               PostgreSQL, or a table in it, cannot be used
+│   ├── NotCovered           a view did not reach a receipt within the timeout
+│   ├── PostgresUnavailable  PostgreSQL does not answer, or the connection was lost: it is safe to retry
+│   ├── ViewChanged          a view's table has other columns, or another key, than its function returns
+│   └── ViewFenced           another run has taken over the view
+└── TopologyError            an app's declarations are invalid: all problems at once, each with file and line
+    ├── NotLoaded            the file could not be run, or it has no app, or several
+    └── PlanError            what nodes return is invalid: all problems of all nodes, before any query starts
 
 A message says what is wrong and where; `next_step` says what to type next. `str()` gives both in one line.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "BrokerError",
@@ -44,7 +46,7 @@ __all__ = [
     "NotDelivered",
     "NotLoaded",
     "PlanError",
-    "PostgresAway",
+    "PostgresUnavailable",
     "Problem",
     "ServiceError",
     "TableError",
@@ -66,15 +68,15 @@ class Error(Exception):
 
 
 class BrokerError(Error):
-    """The broker cannot start: its folder, its address or a setting is in the way."""
+    """The broker cannot start: an invalid folder, address or setting."""
 
 
 class EngineError(Error):
-    """Spark cannot run the app: Java, the connector's jars or the cluster is in the way."""
+    """Spark cannot run the app: a problem with Java, the connector's jars or the cluster."""
 
 
 class CheckpointError(EngineError):
-    """A checkpoint does not fit the app, the cluster or the sink: going on would lose or double rows."""
+    """A checkpoint does not match the app, the cluster or the sink: continuing would lose or duplicate rows."""
 
 
 class FunctionFailed(EngineError):
@@ -117,11 +119,11 @@ class NodeFailed(EngineError):
 
 
 class InputError(Error):
-    """What was given cannot be understood."""
+    """The input is invalid."""
 
 
 class KafkaError(Error):
-    """A cluster refused, or failed at, what was asked of it; `code` is Kafka's name for the reason."""
+    """A request to a Kafka cluster failed; `code` is Kafka's name for the reason."""
 
     def __init__(self, problem: str, *, next_step: str | None = None, code: str | None = None) -> None:
         super().__init__(problem, next_step=next_step)
@@ -141,7 +143,7 @@ class GroupNotFound(KafkaError):
 
 
 class GroupInUse(KafkaError):
-    """The group has members, so its offsets are theirs to move."""
+    """The group has active members, so its offsets cannot be changed."""
 
 
 class NotDelivered(KafkaError):
@@ -149,32 +151,32 @@ class NotDelivered(KafkaError):
 
 
 class ServiceError(Error):
-    """A home folder, or a service that runs in it, is in the way."""
+    """A home folder, or a service that runs in it, cannot be used."""
 
 
 class TableError(Error):
-    """PostgreSQL, or a table in it, is in the way."""
+    """PostgreSQL, or a table in it, cannot be used."""
 
 
 class NotCovered(TableError):
-    """A view has not reached a receipt in the time given."""
+    """A view did not reach a receipt within the timeout."""
 
 
-class PostgresAway(TableError):
-    """PostgreSQL does not answer, or went away in the middle: nothing was half done, so trying again is safe."""
+class PostgresUnavailable(TableError):
+    """PostgreSQL does not answer, or the connection was lost; nothing was partly written, so it is safe to retry."""
 
 
 class ViewChanged(TableError):
-    """A view's table has other columns, or another key, than its function gives."""
+    """A view's table has other columns, or another key, than its function returns."""
 
 
 class ViewFenced(TableError):
-    """Another run has taken the view over, so this one must not write it any more."""
+    """Another run has taken over the view, so this one can no longer write it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a declaration, and where it stands."""
+    """One problem in a declaration, with its file and line."""
 
     message: str
     file: str
@@ -188,7 +190,7 @@ class Problem:
 
 
 class TopologyError(Error):
-    """What an app declares does not hold; `problems` has every reason, in the order of the file."""
+    """An app's declarations are invalid; `problems` lists all problems, in the order of the file."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -197,8 +199,25 @@ class TopologyError(Error):
 
 
 class NotLoaded(TopologyError):
-    """The file could not be run, or holds no app, or several and none was chosen."""
+    """The file could not be run, or it has no app, or several of which none was chosen."""
 
 
 class PlanError(TopologyError):
-    """What nodes return does not fit what was declared, or cannot be run the way that was asked for."""
+    """What nodes return does not match what was declared, or cannot be run with the given options."""
+
+
+RENAMED: dict[str, type[Error]] = {"PostgresAway": PostgresUnavailable}
+"""Names of earlier versions."""
+
+
+def renamed(name: str) -> type[Error]:
+    """The class that had another name in earlier versions. Call it from a module's `__getattr__`."""
+    now = RENAMED[name]
+    warnings.warn(f"{name} is deprecated: its name is {now.__name__}", DeprecationWarning, stacklevel=3)
+    return now
+
+
+def __getattr__(name: str) -> Any:
+    if name not in RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return renamed(name)

@@ -72,7 +72,7 @@ def test_a_home_whose_broker_is_down_is_told_and_no_other_is_asked(headrace: Una
     for words in (["topics", "list"], ["produce", "t"], ["consume", "t"], ["groups", "list"]):
         complaint = headrace.fails(*words)
         assert "no Kafka address is given, and the embedded broker of .headrace is not up" in complaint
-        assert "start it with: headrace up; or name another with --kafka, HEADRACE_KAFKA or headrace.toml" in complaint
+        assert "start it with headrace up, or give one with --kafka, HEADRACE_KAFKA or headrace.toml" in complaint
     assert "headrace run starts it" in headrace.ok("doctor")
 
 
@@ -80,7 +80,7 @@ def test_where_nothing_is_said_the_usual_address_is_tried(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADRACE_KAFKA", raising=False)
     assert connect(None, None) == Cluster(DEFAULT_KAFKA, {}, is_guess=True)
-    with pytest.raises(Unreachable, match=r"no Kafka was named.*start one with: headrace up"):
+    with pytest.raises(Unreachable, match=r"no Kafka address was given.*start a broker with: headrace up"):
         Cluster("127.0.0.1:1", {}, is_guess=True).check_reachable()
 
 

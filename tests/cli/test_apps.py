@@ -73,7 +73,7 @@ def test_what_needs_spark_while_the_file_is_loaded(good: Headrace, needs_spark: 
     """A process of its own: where a test has started Spark, nothing is missing."""
     (good.folder / "fraud.py").write_text(f"from pyspark.sql import functions as F\n{needs_spark}\n{GOOD}")
     complaint = good("check", "fraud.py").stderr.splitlines()[0]
-    assert complaint.startswith("fraud.py:2: the file fails while it is loaded: ")
+    assert complaint.startswith("fraud.py:2: the file cannot be loaded: ")
     assert complaint.endswith("give a UDF its type as a class, such as IntegerType(), or do this inside the function")
 
 
@@ -110,7 +110,10 @@ def test_mistakes_that_need_no_spark_to_be_found(good: Headrace, words: list[str
 
 @pytest.mark.parametrize(
     ("postgres", "complaint"),
-    [("mysql://x", "is no address"), ("postgresql://127.0.0.1:1/x", "127.0.0.1:1/x is away")],
+    [
+        ("mysql://x", "the address in --postgres is invalid"),
+        ("postgresql://127.0.0.1:1/x", "127.0.0.1:1/x is unavailable"),
+    ],
 )
 def test_a_postgresql_that_is_none(headrace: Headrace, postgres: str, complaint: str) -> None:
     (headrace.folder / "fraud.py").write_text(GOOD)
@@ -132,7 +135,7 @@ def test_an_app_that_runs_already_is_not_run_twice(good: Headrace) -> None:
 def test_a_file_of_settings_is_read(headrace: Headrace) -> None:
     (headrace.folder / "fraud.py").write_text(GOOD)
     (headrace.folder / "headrace.toml").write_text('postgres = "postgresql://127.0.0.1:1/x"\n')
-    assert "127.0.0.1:1/x is away" in headrace.fails("run", "fraud.py")
+    assert "127.0.0.1:1/x is unavailable" in headrace.fails("run", "fraud.py")
     (headrace.folder / "headrace.toml").write_text('postgre = "x"\n')
     assert "did you mean 'postgres'?" in headrace.fails("run", "fraud.py")
 

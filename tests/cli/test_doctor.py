@@ -8,7 +8,7 @@ from tests.conftest import COMMAND, Headrace
 
 def test_all_is_well_where_it_is(headrace: Headrace) -> None:
     text = headrace.ok("doctor")
-    assert text.endswith("all is well\n")
+    assert text.endswith("no problems found\n")
     assert all(line.startswith("ok ") for line in text.splitlines()[:-1])
     report = json.loads(headrace.ok("doctor", "--json"))
     assert report["ok"] is True

@@ -120,13 +120,13 @@ def test_reset_shows_first_and_moves_with_yes(headrace: Headrace, topic: str, gr
     assert reset("--to", "-1", "--topic", topic, "--yes") == committed() == [9, 9]
     assert headrace.ok("consume", topic, "--group", group, "--exit-at-end") == "9\n9\n"
     done = headrace("groups", "reset", group, "--to", "latest")
-    assert "nothing was changed; do it with --yes" in done.stderr
+    assert "nothing was changed; pass --yes to make these changes" in done.stderr
     assert done.stdout.splitlines()[0].split() == ["TOPIC", "PARTITION", "COMMITTED", "NEW"]
 
 
 def test_a_group_can_be_placed_before_it_exists(headrace: Headrace, topic: str, group: str) -> None:
     headrace.ok("produce", topic, "--create", stdin="1\n2\n3\n")
-    assert "name what to set with --topic" in headrace.fails("groups", "reset", group, "--to", "1")
+    assert "name the topics with --topic" in headrace.fails("groups", "reset", group, "--to", "1")
     assert "use --to instead" in headrace.fails("groups", "reset", group, "--shift", "1", "--topic", topic)
     assert "has no partition '9'" in headrace.fails("groups", "reset", group, "--to", "1", "--topic", f"{topic}:9")
     headrace.ok("groups", "reset", group, "--to", "1", "--topic", topic, "--yes")

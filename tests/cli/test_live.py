@@ -61,6 +61,31 @@ def test_a_line_says_the_same_in_words() -> None:
     assert "watermark" not in live.line(IDLE)
 
 
+HINT = "6 events are older than the first row of their key in the table cards: use as_of='now'"
+MISSING = replace(NODE, late_is_minimum=True, unmatched=6543, hints=(HINT,))
+
+
+def test_events_without_a_row_and_late_rows_that_spark_counted_are_shown() -> None:
+    assert "unmatched" not in shown(NODE)
+    lines = shown(NODE, MISSING).splitlines()
+    assert lines[0].split()[-1] == "unmatched"
+    assert [line.split()[-1] for line in lines[1:3]] == ["0", "6,543"]
+    assert "≥ 3" in lines[2]
+    assert lines[3].strip() == f"bursts: {HINT}"
+    assert "at least 3 late, 2 rejected, 1,000 state rows (2.5 MB), 6,543 unmatched, batch" in live.line(MISSING)
+
+
+def test_a_log_tells_a_hint_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(live, "LOOK_EVERY", 0.01)
+    now: list[Any] = [NODE]
+    with live.Display().showing(lambda: now):
+        now[:] = [MISSING]
+        printed = wait_for(capsys, f"bursts: {HINT}")
+        now[:] = [replace(MISSING, hints=(HINT.replace("6", "7"),), errors=1, last_error="oh")]
+        printed += wait_for(capsys, "the last: oh")
+    assert "7 events" not in printed + capsys.readouterr().out
+
+
 def test_a_log_tells_news_at_once_and_progress_now_and_then(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

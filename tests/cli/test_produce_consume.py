@@ -116,9 +116,9 @@ def test_a_report_for_programs(headrace: Headrace, topic: str) -> None:
     ("line", "complaint"),
     [
         ("{", "no JSON"),
-        ("[1]", "a JSON object is wanted, not list"),
+        ("[1]", "expected a JSON object, found list"),
         ('{"vale": 1}', 'no field "vale" is known'),
-        ('{"value": {"base64": "?"}}', '"value" is marked base64 and is not'),
+        ('{"value": {"base64": "?"}}', '"value" is not valid base64'),
         ('{"partition": "0"}', '"partition" is wanted as a whole number'),
         ('{"timestamp": -1}', '"timestamp" is wanted as a whole number'),
         ('{"headers": [1]}', '"headers" is wanted as'),
@@ -130,7 +130,7 @@ def test_a_bad_line_is_named_and_what_came_before_is_kept(
     stdin = f'{{"value": "good"}}\n{line}\n{{"value": "after"}}\n'
     message = headrace.fails("produce", topic, "--create", "--json-lines", stdin=stdin)
     assert f"stdin line 2: {complaint}" in message
-    assert "nothing from there on was sent" in message
+    assert "this line and the ones after it were not sent" in message
     assert headrace.ok("consume", topic, "--exit-at-end") == "good\n"
 
 

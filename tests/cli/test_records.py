@@ -65,5 +65,5 @@ def test_a_time_is_that_millisecond(moment: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "-", "@", "1.5", "²", "--3", "2026-13-01", "tomorrow"])
 def test_what_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(Exception, match="is no position"):
+    with pytest.raises(Exception, match="is not a position"):
         Position.parse(text, "--from")

@@ -243,6 +243,20 @@ def test_the_driver_ends_if_its_supervisor_is_killed(folder: Path, broker_addres
 
 
 @pytest.mark.timeout(300)
+def test_with_keep_going_the_others_run_on_and_the_exit_code_tells(
+    folder: Path, headrace: Headrace, broker_address: str
+) -> None:
+    (folder / "small.py").write_text(SMALL.replace('"small"', '"lasting", prefix="lasting."') + BROKEN)
+    words = ("run", "small.py", "--keep-going", "--seconds", "8", "--kafka", broker_address)
+    done = plain(folder, *words, HEADRACE_ATTEMPTS="1")
+    assert done.returncode == 1, (done.stdout, done.stderr)
+    assert re.search(r"broken: failed, .* 1 errors, the last: .*unlucky number", done.stdout)
+    assert re.match(r"headrace: node 'broken' failed in batch \d+: .*unlucky number", done.stderr.splitlines()[-1])
+    values = [json.loads(line)["value"] for line in headrace.ok("consume", "lasting.same", *READ).splitlines()]
+    assert max(values) > 3, "it ran on"
+
+
+@pytest.mark.timeout(300)
 def test_a_running_app_raises_if_java_is_killed(folder: Path, broker_address: str) -> None:
     (folder / "small.py").write_text(SMALL.replace("small", "little") + PROGRAM)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
@@ -263,6 +277,16 @@ app.rate("ticks", rows_per_second=5)
 @app.stream
 def same(ticks):
     return ticks
+"""
+
+BROKEN = """
+
+from pyspark.sql import functions as F
+
+
+@app.stream
+def broken(ticks):
+    return ticks.withColumn("value", F.when(F.col("value") > 3, F.raise_error("unlucky number")).otherwise(1))
 """
 
 PROGRAM = """

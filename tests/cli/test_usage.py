@@ -53,6 +53,17 @@ def test_the_page_of_commands_names_every_option_and_no_other(command: str, caps
     assert set(re.findall(r"^\| `(--[\w-]+)", section, re.MULTILINE)) == offered
 
 
+@pytest.mark.parametrize("words", [[], ["topics"], ["groups"]], ids=str)
+def test_no_sentence_of_the_help_is_cut_off(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text, _ = ends_with(0, [*words, "--help"], capsys)
+    listed = text.partition("Commands:\n")[2].splitlines()
+    assert listed
+    assert [line for line in listed if line.endswith("...")] == []
+
+
 def test_a_group_of_commands_named_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["topics"], ["groups"]):
         _, text = ends_with(2, words, capsys)
@@ -80,8 +91,11 @@ def test_version_and_the_module(headrace_alone: Headrace) -> None:
         (["produce", "t", "--header", "x"], "'x' is not NAME=VALUE"),
         (["produce", "t", "--json-lines", "--key-separator", ":"], "--key-separator has no meaning"),
         (["produce", "t", "--key-separator", ""], "the separator is empty"),
-        (["consume", "t", "--from", "somewhere"], "'somewhere' is no position"),
-        (["consume", "t", "--group", "g", "--partition", "0"], "a group shares out partitions by itself"),
+        (["consume", "t", "--from", "somewhere"], "'somewhere' is not a position"),
+        (
+            ["consume", "t", "--group", "g", "--partition", "0"],
+            "a group assigns the partitions: --partition cannot be used with --group",
+        ),
         (["consume", "t", "--max", "0"], "invalid value for '--max'"),
         (["groups", "reset", "g"], "either --to or --shift"),
         (["groups", "reset", "g", "--to", "end", "--shift", "1"], "either --to or --shift"),
@@ -152,7 +166,7 @@ def test_a_port_that_does_not_speak_kafka_is_found_out_quickly(
         complaint = headrace_alone.fails("topics", "list", "--kafka", f"127.0.0.1:{port}")
         server.shutdown()
     assert time.monotonic() - started < limit
-    expected = f"no Kafka answers at 127.0.0.1:{port} ({reason}); check the port, or name another with --kafka\n"
+    expected = f"no Kafka answers at 127.0.0.1:{port} ({reason}); check the port, or set another address with --kafka\n"
     assert complaint.endswith(expected)
 
 

@@ -104,7 +104,7 @@ def read_raw(app: hr.App, node: Topic) -> list[tuple[bytes | None, bytes | None]
 
 
 def test_a_key_that_is_made_of_columns_cannot_be_given_as_well(app: hr.App, payments: Topic) -> None:
-    with app.producer() as producer, pytest.raises(hr.InputError, match="the key is made of card"):
+    with app.producer() as producer, pytest.raises(hr.InputError, match="the key is taken from the columns card"):
         producer.send(payments, payment(1), key="other")
 
 

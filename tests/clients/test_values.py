@@ -140,20 +140,20 @@ def test_a_key_of_one_column_is_its_text_and_of_several_a_json_array(ddl: str, r
     [
         ("amount DECIMAL(12,2)", {"amount": decimal.Decimal("1.005")}, "'amount' is 1.005, which has more digits than"),
         ("amount DECIMAL(4,2)", {"amount": 100}, "'amount' is 100, which has more digits than DECIMAL(4,2)"),
-        ("amount DECIMAL(4,2)", {"amount": 1.5}, "'amount' is the float 1.5, which is not exact"),
+        ("amount DECIMAL(4,2)", {"amount": 1.5}, "'amount' is the float 1.5, which may not be exact"),
         ("amount DECIMAL(4,2)", {"amount": "much"}, "'amount' is 'much', not DECIMAL(4,2)"),
         ("amount DECIMAL(4,2)", {"amount": decimal.Decimal("NaN")}, "'amount' is NaN, not DECIMAL(4,2)"),
-        ("n TINYINT", {"n": 128}, "'n' is 128, which TINYINT has no room for"),
+        ("n TINYINT", {"n": 128}, "'n' is 128, which TINYINT cannot hold"),
         ("n INT", {"n": True}, "'n' is True, not INT"),
         ("n INT", {"n": "7"}, "'n' is '7', not INT"),
-        ("x DOUBLE", {"x": 10**400}, "which DOUBLE has no room for"),
-        ("x FLOAT", {"x": 1e39}, "'x' is 1e+39, which FLOAT has no room for"),
+        ("x DOUBLE", {"x": 10**400}, "which DOUBLE cannot hold"),
+        ("x FLOAT", {"x": 1e39}, "'x' is 1e+39, which FLOAT cannot hold"),
         ("id STRING", {"id": 7}, "'id' is 7, not STRING"),
-        ("id STRING", {"id": "\ud800"}, "'id' has half a surrogate pair"),
+        ("id STRING", {"id": "\ud800"}, "'id' has an unpaired surrogate"),
         ("id STRING NOT NULL", {}, "'id' is missing and was declared NOT NULL"),
         ("id STRING NOT NULL", {"id": None}, "'id' is null and was declared NOT NULL"),
-        ("id STRING", {"di": "7"}, "'di' is no column of it"),
-        ("at TIMESTAMP", {"at": datetime.datetime(2026, 1, 31)}, "'at' is 2026-01-31T00:00:00 of no time zone"),
+        ("id STRING", {"di": "7"}, "'di' is not a column"),
+        ("at TIMESTAMP", {"at": datetime.datetime(2026, 1, 31)}, "'at' is 2026-01-31T00:00:00"),
         ("at TIMESTAMP", {"at": "yesterday"}, "'at' is 'yesterday', not TIMESTAMP"),
         ("at TIMESTAMP_NTZ", {"at": NOON}, "TIMESTAMP_NTZ has no time zone"),
         ("day DATE", {"day": NOON}, "not DATE"),
@@ -163,7 +163,7 @@ def test_a_key_of_one_column_is_its_text_and_of_several_a_json_array(ddl: str, r
         ("tags ARRAY<INT>", {"tags": "12"}, "'tags' is '12', not a list"),
         ("m MAP<STRING, INT>", {"m": {"a": "b"}}, "\"m['a']\" is 'b', not INT"),
         ("s STRUCT<a: STRUCT<b: INT>>", {"s": {"a": {"b": "c"}}}, "'s.a.b' is 'c', not INT"),
-        ("id STRING", 7, "a row is 7, which has no columns"),
+        ("id STRING", 7, "a row is 7, which is not a row"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_column_and_its_value(ddl: str, row: Any, problem: str) -> None:
@@ -175,9 +175,9 @@ def test_what_does_not_fit_is_refused_with_its_column_and_its_value(ddl: str, ro
 
 def test_a_null_key_or_event_time_is_refused_since_the_engine_would_reject_it() -> None:
     ddl = "card STRING, at TIMESTAMP"
-    with pytest.raises(hr.InputError, match="'card' is null, and it is the key"):
+    with pytest.raises(hr.InputError, match="'card' is null, and is part of the key"):
         written(ddl, {"at": NOON}, key="card")
-    with pytest.raises(hr.InputError, match="'at' is null, and it is the event time"):
+    with pytest.raises(hr.InputError, match="'at' is null, and is the event time"):
         written(ddl, {"card": "a"}, event_time="at", lateness="1 minute")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import headrace
 from headrace.engine.run.checkpoints import Checkpoint, Checkpoints
+from headrace.engine.write.batch import Batch
 
 WINDOWED: dict[str, Any] = {
     "kind": "stream",
@@ -49,6 +50,16 @@ def test_a_new_one_has_an_id_and_a_fingerprint_before_spark_starts(checkpoints: 
     assert checkpoint.query_id == opened(checkpoints).query_id
     assert checkpoint.last_batch() is None
     assert checkpoint.positions() == {}
+
+
+def test_where_a_topic_is_read_twice_what_both_have_read_counts(checkpoints: Checkpoints) -> None:
+    checkpoint = opened(checkpoints)
+    ahead, behind = '{"payments":{"0":9,"1":4,"2":1}}', '{"payments":{"0":7,"1":5},"cards":{"0":3}}'
+    read = {"payments": {0: 7, 1: 4}, "cards": {0: 3}}
+    for batch, sources in enumerate([(ahead, behind), (behind, ahead)]):
+        write_batch(checkpoint, batch, *sources)
+        assert checkpoint.positions() == read
+        assert Batch(batch, None, None, checkpoint, None).offsets() == read  # type: ignore[arg-type]
 
 
 def test_a_change_that_state_cannot_follow_is_refused_with_what_changed(checkpoints: Checkpoints) -> None:

@@ -69,18 +69,18 @@ def test_without_anything_all_is_embedded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     config = RunConfig.load(environment={})
     assert (config.kafka, config.spark, config.postgres, config.home) == (None, None, None, Path(".headrace"))
-    with pytest.raises(headrace.EngineError, match="no Kafka was named"):
+    with pytest.raises(headrace.EngineError, match="no Kafka address was given"):
         config.client_settings()
 
 
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ('kafk = "a:1"', "there is no setting 'kafk'; did you mean 'kafka'"),
-        ("kafka = ", "is not TOML"),
-        ('patience = "soon"', "patience: 'soon' is no duration"),
+        ('kafk = "a:1"', "unknown setting 'kafk'; did you mean 'kafka'"),
+        ("kafka = ", "is not valid TOML"),
+        ('patience = "soon"', "patience: 'soon' is not a duration"),
         ("attempts = 0", "attempts: 0 is less than 1"),
-        ('attempts = "many"', "attempts: 'many' cannot be read"),
+        ('attempts = "many"', "attempts: 'many' is not a valid value"),
         ('kafka_settings = "x"', "must be a table"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,14 @@ from pyspark.sql.types import LongType
 
 import headrace as hr
 from headrace.engine.plan.planner import plan
+from tests.engine.numbers_run import MARKER, RUN, event
+from tests.engine.numbers_run import at as moment
+from tests.engine.test_kills import World
+from tests.engine.topics import messages, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -69,6 +75,15 @@ def test_a_function_that_raises_stops_the_node_and_names_the_line_and_the_record
         assert "orders[0]@17" in told
 
 
+def forget_last_commit(harness: Harness, *nodes: str) -> None:
+    runner = harness._running
+    runner.stop()
+    for node in nodes:
+        checkpoint = runner.checkpoints.of(node)
+        (checkpoint.spark / "commits" / str(checkpoint.committed_batch())).unlink()
+    harness._run()
+
+
 def test_rows_on_which_a_function_raises_are_diverted_with_their_place_and_reason(
     headrace_harness: Callable[..., Harness],
 ) -> None:
@@ -112,7 +127,7 @@ def test_rows_on_which_a_function_raises_are_diverted_with_their_place_and_reaso
         assert [row["offset"] for row in harness.rows(prices.failed)] == [3, 6]
         assert ["Division by zero" in row["error"] for row in harness.rows(newest.failed)] == [True] * 2
         assert [row["offset"] for row in harness.rows(complaints)] == [3, 6]
-        harness.restart()
+        forget_last_commit(harness, "priced", "prices")  # so the batch is replayed, although its rows are written
         harness.send("orders", order(8), order(9, pieces=0))
         harness.settle()
         assert [row["id"] for row in harness.rows(priced)] == [*good, 8]
@@ -230,3 +245,18 @@ def test_declarations_that_cannot_divert_are_refused() -> None:
         "stream 'complaints': nothing writes ignoring.failed: 'ignoring' does not divert rows on which its function "
         "raises; add on_error=\"divert\" to 'ignoring'",
     ]
+
+
+@pytest.mark.timeout(600)
+def test_a_batch_that_is_killed_while_it_diverts_rows_gives_them_once(tmp_path: Path) -> None:
+    with World(tmp_path, "failing") as world:
+        address = world.broker.address
+        send(address, "numbers", [event(n, moment(n)) for n in range(24)], "k")
+        world.arm("before-commit divided", RUN)
+        world.start()
+        assert world.wait() == -signal.SIGKILL, world.said
+        world.settle()
+        rows = sorted(json.loads(record.value() or b"")["n"] for record in messages(address, "divided"))
+        assert rows == [MARKER, *(n for n in range(24) if n % 10 != 3)]
+        failed = sorted(json.loads(record.value() or b"")["n"] for record in messages(address, "divided.failed"))
+        assert failed == [3, 13, 23]

@@ -322,7 +322,7 @@ def test_a_full_disk_stops_the_app_and_once_there_is_room_it_goes_on(
         send(config.kafka_address, events, [event(n) for n in range(100, 200)], key="k")
         said = failure_of(runner)
         assert f"no space left on the disk of {small_disk}" in said
-        assert "make room there and start the app again: it goes on where it was" in said
+        assert "free space there and restart; processing resumes with this batch" in said
     with pytest.raises(hr.CheckpointError, match="cannot be written: no space left on device; free some space"):
         Runner(app_of(f"x{prefix}"), config, spark).start()
     ballast.unlink()
@@ -374,8 +374,8 @@ def test_postgresql_is_away_for_a_while(
             send(config.kafka_address, events, [event(n) for n in range(20, 30)], key="k")
             said = failure_of(runner)
             assert "node 'seen' keeps failing in batch" in said
-            assert "is away" in said
-            assert "start it, or name another with --postgres" in said
+            assert "is unavailable" in said
+            assert "start it, or pass another address with --postgres" in said
         server.start()
         with run(app, config, spark) as runner:
             runner.process_all_available()

@@ -71,7 +71,7 @@ def test_parts_that_cannot_be_gathered_are_told_before_any_query_starts(spark: S
     def tell(function: Callable[..., Any]) -> str:
         return refusal(spark, config, function)
 
-    assert "two parts are called the same: clicks, clicks; name them: names=['part1', 'part2']" in tell(twice)
-    assert "gather() takes two parts or more" in tell(lonely)
+    assert "two parts have the same name: clicks, clicks; name them: names=['part1', 'part2']" in tell(twice)
+    assert "gather() needs two or more parts" in tell(lonely)
     assert "'search' is string on the left, and 'search' int on the right" in tell(gather_unlike)
-    assert "gather() does not know how long to wait for the others; say it: within=" in tell(endless)
+    assert "gather() needs within=; add within=" in tell(endless)

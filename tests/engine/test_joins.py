@@ -147,7 +147,7 @@ def test_events_see_the_row_that_was_valid_at_their_time(headrace_harness: MakeH
     harness.send(plain, [{"id": card, "card": card} for card in "abc"])
     harness.settle()
     found = {row["id"]: row["home"] for row in harness.rows(then)}
-    assert found == {"2": "DE", "3": "DE", "4": "FR", "5": "ES"}
+    assert found == {"1": "DE", "2": "DE", "3": "DE", "4": "FR", "5": "ES"}, "the first row of a counts before it too"
     assert {row["id"]: row["home"] for row in harness.rows(now)} == {"a": "FR", "b": None, "c": None}
     assert harness.rows(anyhow) == [] or max(row["at"] for row in harness.rows(anyhow)) < at(10 - 1 - 5)
 
@@ -158,15 +158,50 @@ def test_events_see_the_row_that_was_valid_at_their_time(headrace_harness: MakeH
     harness.send(payments, {"id": "8", "card": "a", "at": at(11)}, {"id": "9", "card": "a", "at": at(10.5)})
     harness.settle()
     found = {row["id"]: row["home"] for row in harness.rows(then)}
-    assert found == {"2": "DE", "3": "DE", "4": "FR", "5": "ES", "8": "PT", "9": "FR"}
+    assert found == {"1": "DE", "2": "DE", "3": "DE", "4": "FR", "5": "ES", "8": "PT", "9": "FR"}
     harness.advance(at(120))
     found = {row["id"]: row["home"] for row in harness.rows(anyhow)}
     assert found == {
-        "1": None, "2": "DE", "3": "DE", "4": None, "5": "ES", "6": "IT", "7": None, "8": "PT", "9": None,
+        "1": "DE", "2": "DE", "3": "DE", "4": None, "5": "ES", "6": "IT", "7": None, "8": "PT", "9": None,
     }, "it waited for the row that was late"  # fmt: skip
-    counts = {row["home"]: row["n"] for row in harness.rows(per_home)}
-    assert counts == {"DE": 2, "FR": 2, "ES": 1, "PT": 1}
+    counts = sorted((row["home"], row["n"]) for row in harness.rows(per_home))
+    assert counts == [("DE", 1), ("DE", 2), ("ES", 1), ("FR", 2), ("PT", 1)], "of two hours"
     assert harness.progress(then).late == 0
+
+
+def test_events_without_a_row_are_counted_and_the_reason_is_said(headrace_harness: MakeHarness) -> None:
+    """The rows of the tables were written just now; the payments tell of the past."""
+    app = hr.App("misses")
+    payments = app.topic("payments", PAYMENTS, key="id", event_time="at", lateness="1 minute")
+    cards = app.table("cards", "card STRING, home STRING", key="card")
+    prices = app.table("prices", "card STRING, price INT, since TIMESTAMP", key="card", event_time="since")
+
+    @app.stream(key="id")
+    def known(payments: DataFrame, cards: Table) -> DataFrame:
+        return hr.enrich(payments, cards, on="card")
+
+    @app.stream(key="id")
+    def priced(payments: DataFrame, prices: Table) -> DataFrame:
+        return hr.enrich(payments, prices, on="card")
+
+    @app.stream(key="id")
+    def now(payments: DataFrame, prices: Table) -> DataFrame:
+        return hr.enrich(payments, prices, on="card", as_of="now")
+
+    harness = headrace_harness(app)
+    harness.send(cards, [{"card": card, "home": "DE"} for card in "ab"])
+    harness.send(prices, [{"card": card, "price": 1, "since": at(3)} for card in "ab"])
+    harness.send(payments, [{"id": str(n), "card": "abc"[n % 3], "at": at(n)} for n in range(6)])
+    harness.settle()
+    assert [row["id"] for row in harness.rows(known)] == ["0", "1", "3", "4"]
+    assert harness.progress(known).unmatched == 2
+    assert harness.progress(known).hints == ()
+    assert sorted(row["id"] for row in harness.rows(priced)) == ["3", "4"]
+    assert harness.progress(priced).unmatched == 4
+    (hint,) = harness.progress(priced).hints
+    assert hint == "2 events are older than the first row of their key in the table prices: use as_of='now'"
+    assert sorted(row["id"] for row in harness.rows(now)) == ["0", "1", "3", "4"], "which is what the hint says"
+    assert harness.progress(now).hints == ()
 
 
 def test_events_come_out_once(headrace_harness: MakeHarness) -> None:
@@ -301,29 +336,27 @@ def test_what_cannot_be_joined_is_told_before_any_query_starts(spark: SparkSessi
     def tell(function: Callable[..., Any]) -> str:
         return refusal(spark, config, function)
 
-    assert "join() does not know how long to wait for a partner; say it: within=" in tell(no_within)
+    assert "join() needs within=; add within=" in tell(no_within)
     assert "on: 'id' is string on the left, and 'search' int on the right; cast one of them" in tell(unlike)
-    assert "on: 'serch' is no column of the right; did you mean 'search'?" in tell(unknown)
-    assert "join() finds no event time among the rows" in tell(timeless_side)
+    assert "on: 'serch' is not a column of the right; did you mean 'search'?" in tell(unknown)
+    assert "join(): the rows have no event time" in tell(timeless_side)
     assert "both sides have 'query', 'searched'; rename it on one side: right.withColumnRenamed('query'" in tell(clash)
     assert "how: 'outer' is unknown" in tell(odd_how)
     assert "on is 5; name a column" in tell(odd_on)
-    assert "right is a table, and this takes streams; write hr.enrich" in tell(with_table)
-    assert "the second is DataFrame, and no table; declare it with app.table" in tell(no_table)
+    assert "right is a table, not a stream; write hr.enrich" in tell(with_table)
+    assert "the second argument is DataFrame, not a table; declare it with app.table" in tell(no_table)
     assert "stream is a table" in tell(table_first)
     assert "a table is looked up by its key, link, not by query; say on=['link']" in tell(other_key)
     assert "both sides have 'query'; rename it on one side: table.select(..., 'query AS its_query')" in tell(same_names)
-    assert "enrich() finds no event time among the rows" in tell(no_time)
+    assert "enrich(): the rows have no event time" in tell(no_time)
     assert "as_of: 'then' is unknown" in tell(as_when)
-    assert "merge() takes two streams or more" in tell(merged_one)
-    assert "stream 2 has 'search' as nothing, and stream 1 as string; select the same columns" in tell(merged_unlike)
+    assert "merge() needs two or more streams" in tell(merged_one)
+    assert "'search' is missing in stream 2, and string in stream 1; select the same columns" in tell(merged_unlike)
     assert "the event time of stream 2 is 'at', and that of stream 1 'clicked'" in tell(merged_otherwise)
     assert "the event time of stream 2 is none, and that of stream 1 'searched'" in tell(merged_timeless)
-    assert "stream 1 is a windowed result whose rows may be late or come out again; return it" in tell(merged_result)
-    assert "cannot be joined or united: it has .having" in tell(joined_result)
+    assert "stream 1 is a windowed result with late rows or changes, not a DataFrame; return it" in tell(merged_result)
+    assert "cannot be joined or unioned: it supports .having" in tell(joined_result)
     assert "on is {'link': 'search'}; name a column or several" in tell(once_by_two_names)
     assert "on is {'search': 'id'}; name a column or several" in tell(gathered_by_two_names)
-    assert "dedup() does not know how far apart the like may be" in tell(forever)
-    assert "dedup() finds no watermark among the rows, which keep state already; put this in the next node" in tell(
-        again
-    )
+    assert "dedup() needs within=" in tell(forever)
+    assert "dedup(): the rows are the result of an operator with state, and have no watermark; move this" in tell(again)

@@ -220,3 +220,28 @@ def test_sessions_that_an_event_opens_and_functions_of_ones_own(headrace_harness
         for node in ("visits", "together"):
             assert [row["id"] for row in harness.rows(f"{node}.late")] == ["late"]
             assert list(harness.rows(f"{node}.late")[0]) == ["id", "card", "amount", "at"]
+
+
+def test_spark_counts_groups_of_late_rows_so_that_the_count_is_a_minimum(
+    headrace_harness: Callable[..., Harness],
+) -> None:
+    app = app_with_payments()
+
+    @app.stream(key="card")
+    def dropped(payments: DataFrame) -> Any:
+        return hr.windowed(payments, hr.tumbling("1 minute")).agg(n=hr.count())
+
+    @app.stream(key="card")
+    def diverted(payments: DataFrame) -> Any:
+        return hr.windowed(payments, hr.tumbling("1 minute"), late="divert").agg(n=hr.count())
+
+    with headrace_harness(app) as harness:
+        harness.send("payments", payment("1", 0))
+        harness.advance(at(200))
+        assert not harness.progress("dropped").late_is_minimum
+        harness.send("payments", [payment(str(number), 1, "ab"[number % 2]) for number in range(4)])
+        harness.settle()
+        progress = harness.progress("dropped")
+        assert (progress.late, progress.late_is_minimum) == (2, True)
+        progress = harness.progress("diverted")
+        assert (progress.late, progress.late_is_minimum) == (4, False)

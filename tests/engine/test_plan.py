@@ -182,21 +182,23 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     real_time: dict[str, Any] = {"latency": "real-time", "guarantee": "at-least-once"}
     bad("it returns None, not a DataFrame; end the function with `return rows`")(lambda rows: None)
     bad("it returns a int, not a DataFrame")(lambda rows: 1)
-    bad("it returns windows of which nothing is asked")(lambda rows: windowed(rows, hr.tumbling("1 minute")))
+    bad("it returns hr.windowed(...) without an aggregate")(lambda rows: windowed(rows, hr.tumbling("1 minute")))
     bad("it returns a DataFrame that does not stream")(lambda rows: spark.range(1))
     bad("it returns a dict, and no channels are declared; declare them: channels=['eu']")(lambda rows: {"eu": rows})
     bad("it returns a DataFrame, and its channels are eu, us", channels=["eu", "us"])(lambda rows: rows)
     bad("it returns nothing for the channel 'us'", channels=["eu", "us"])(lambda rows: {"eu": rows})
     bad("undeclared channel 'odds'; did you mean 'odd'?", channels=["odd"])(lambda rows: {"odds": rows})
-    bad("its key 'crad' is no column of what it returns; did you mean 'card'?", key="crad")(lambda rows: rows)
+    bad("its key 'crad' is not a column of what it returns; did you mean 'card'?", key="crad")(lambda rows: rows)
     bad("its key 'all' is ARRAY<STRING>, which cannot be a key", key="all")(
         lambda rows: rows.select(F.array("card").alias("all"))
     )
     bad("its event time 'when' is no column", event_time="when")(lambda rows: rows)
     bad("its event time 'card' is STRING; make it TIMESTAMP", event_time="card")(lambda rows: rows)
-    bad("lateness without an event time", lateness="1 minute")(lambda rows: rows.drop("at"))
+    bad("lateness= needs an event time", lateness="1 minute")(lambda rows: rows.drop("at"))
     bad("the column 'x' has no type")(lambda rows: rows.withColumn("x", F.lit(None)))
-    bad("'m' has MAP<INT, STRING>, and JSON's keys are text")(lambda rows: rows.selectExpr("map(1, card) AS m"))
+    bad("'m' has MAP<INT, STRING>, but the keys of a JSON object are strings")(
+        lambda rows: rows.selectExpr("map(1, card) AS m")
+    )
     bad("has the column 'CARD' and 'card'")(
         lambda rows: rows.withColumn("x", F.lit(1)).toDF("id", "card", "CARD", "at", "x")
     )
@@ -205,8 +207,8 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad("ZeroDivisionError: division by zero")(lambda rows: 1 / 0)
     bad("Queries with streaming sources must be executed with writeStream.start()")(lambda rows: rows.count())
     bad("Sorting is not supported on streaming")(lambda rows: rows.orderBy("at"))
-    bad('until without late="correct"')(lambda rows: windowed(rows, hr.sliding("1 minute"), until="1 day"))
-    bad("has no .groupBy: it has .having, .select and .with_columns, and is returned; put it in the next node")(
+    bad('until needs late="correct"')(lambda rows: windowed(rows, hr.sliding("1 minute"), until="1 day"))
+    bad(".with_columns, and is returned from the node; move this to the next node")(
         lambda rows: windowed(rows, hr.tumbling("1 minute"), late="divert").agg(n=hr.count()).groupBy("card")
     )
     bad("cannot do explode() and its like")(
@@ -223,13 +225,13 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
             .with_columns(x=F.udf(str.upper)("card"))
         )
     )
-    bad(
-        "its rows come out again when they change, and it has no key to know them by; say key=['card', 'window_start']"
-    )(lambda rows: windowed(rows, hr.tumbling("1 minute"), late="correct", until="1 day").agg(n=hr.count()))
-    bad("its key, without 'window_start', is that of several", key="card")(
+    bad("the output is a changelog, so the node needs a key; say key=['card', 'window_start']")(
+        lambda rows: windowed(rows, hr.tumbling("1 minute"), late="correct", until="1 day").agg(n=hr.count())
+    )
+    bad("the key without 'window_start' does not identify one row", key="card")(
         lambda rows: windowed(rows, hr.session("1 minute"), emit="changes").agg(n=hr.count())
     )
-    bad("which are those of a window already; put this one in the next node")(
+    bad("the result of a window, and have no watermark; move this window to the next node")(
         lambda rows: windowed(
             windowed(rows, hr.sliding("1 minute")).agg(n=hr.count()).drop("at"), hr.tumbling("1 hour"), by="card"
         )
@@ -257,7 +259,7 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad('latency="real-time" cannot run session windows', **real_time)(
         lambda rows: rows.groupBy(F.session_window("at", "1 minute")).count()
     )
-    bad("gives a window's row whenever it changes", **real_time)(
+    bad("emits a window's row whenever it changes", **real_time)(
         lambda rows: windowed(rows, hr.tumbling("1 minute")).agg(n=hr.count())
     )
 
@@ -328,7 +330,7 @@ def test_windows_that_change_are_read_as_a_table(spark: SparkSession, config: Ru
         return nameless.changes
 
     (problem,) = problems(app, spark, config)
-    assert "the rows of nameless come out again when they change, and it has no key to know them by" in problem
+    assert "the output of nameless is a changelog, so nameless needs a key" in problem
 
 
 def test_windows_that_change_are_known_by_more_than_their_card(spark: SparkSession, config: RunConfig) -> None:
@@ -349,14 +351,37 @@ def test_windows_that_change_are_known_by_more_than_their_card(spark: SparkSessi
         return windowed(payments, minute, emit="final").agg(n=hr.count())
 
     @app.view(key="card")
-    def on_purpose(payments: DataFrame) -> Any:
+    def left_out(payments: DataFrame) -> Any:
         return windowed(payments, minute).agg(n=hr.count()).select("card", "n")
 
+    @app.view(key=["card", "minute"])
+    def derived(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).selectExpr("card", "minute(window_start) AS minute")
+
+    @app.view(key="card", order_by="window_start")
+    def last(payments: DataFrame) -> Any:
+        return windowed(payments, minute, late="correct", until="1 day").agg(n=hr.count())
+
+    @app.view(key="card", order_by="window_end")
+    def last_by_end(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).select("card", "window_end", "n")
+
+    @app.view(key="card", order_by="window_start")
+    def last_that_holds(payments: DataFrame) -> Any:
+        return windowed(payments, minute).agg(n=hr.count()).having("n > 1")
+
     told = problems(app, spark, config)
-    assert len(told) == 2
-    for problem, name in zip(told, ("newest", "corrected"), strict=True):
-        assert f"{name!r}: its rows come out again when they change, and its key, without 'window_start', is" in problem
-        assert "say key=['card', 'window_start']" in problem
+    by_window = 'for a row of each window, say key=["card", "window_start"]'
+    by_order = 'for the newest window of each key, say key=["card"], order_by="window_start"'
+    advice = {
+        "newest": by_window,
+        "corrected": f'{by_window}; for closed windows only, say emit="final"',
+        "left_out": f"keep 'window_start' among the columns; {by_window}; {by_order}",
+        "last_that_holds": by_window,
+    }
+    for problem, (name, advised) in zip(told, advice.items(), strict=True):
+        assert f"{name!r}: several windows share its key: the key lacks 'window_start', so a change of an" in problem
+        assert problem.endswith(f"; {advised}")
 
 
 def test_ingestion_time_is_the_brokers_or_is_refused(spark: SparkSession, config: RunConfig) -> None:

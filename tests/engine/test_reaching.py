@@ -18,7 +18,9 @@ def test_one_that_listens_is_enough() -> None:
 
 def test_a_refusal_by_all_is_told_soon_and_with_all_reasons() -> None:
     began = time.monotonic()
-    with pytest.raises(Unreachable, match=r"at 127\.0\.0\.1:1,127\.0\.0\.1:2 \(connection refused\); check the name"):
+    with pytest.raises(
+        Unreachable, match=r"at 127\.0\.0\.1:1,127\.0\.0\.1:2 \(connection refused\); check the host name"
+    ):
         check_reachable("127.0.0.1:1,127.0.0.1:2", RESTART_SECONDS)
     assert RESTART_SECONDS <= time.monotonic() - began < RESTART_SECONDS + 1
     with pytest.raises(Unreachable, match=r"headrace broker --data ./log --listen 127\.0\.0\.1:1, or .* with kafka="):
@@ -44,5 +46,5 @@ def test_addresses() -> None:
     assert addresses_of("[::1]:9092") == [("::1", 9092)]
     assert addresses_of("SSL://k1:9092") == [("k1", 9092)]
     for text in ("k1", "k1:", ":9092", "k1:x", "k1:99999", "k1:9092,"):
-        with pytest.raises(InputError, match="is no address; write HOST:PORT"):
+        with pytest.raises(InputError, match="is not an address; write HOST:PORT"):
             addresses_of(text)

@@ -113,10 +113,14 @@ def test_tables_that_cannot_be_joined_are_told_before_any_query_starts(spark: Sp
     def other_key(orders: Any, customers: Any) -> Any:
         return hr.join(customers, orders, on="customer")
 
-    assert "within is how long events wait for a partner, and rows of tables need not; leave it out" in told(
-        with_within
-    )
+    assert "within is for streams, and these are tables; remove within" in told(with_within)
     assert "'customer' is string on the left, and 'customer' int on the right; cast one of them" in told(unlike)
     assert "both sides have 'total'; rename it on one side: numbered.select(..., 'total AS its_total')" in told(same)
-    assert "a row may stand alone, and then has no 'id' of the table orders" in told(keyless)
-    assert "its key is id, and that of the table it returns customer, id; say key=['customer', 'id']" in told(other_key)
+    assert (
+        "a row can be without a match, and then has no value for 'id', which is in the key of the table orders"
+        in told(keyless)
+    )
+    assert (
+        "its key is id, but the key of the table that it returns is customer, id; write key=['customer', 'id']"
+        in told(other_key)
+    )

@@ -141,7 +141,7 @@ def test_the_time_of_a_row_is_its_event_time_or_its_record_s(headrace_harness: C
         (date(2026, 2, 1), 8, None, at(5), True),
     ]
     reasons = {row["reason"] for row in harness.rows(timed.rejected)}
-    assert reasons == {"it deletes, and its key is not that of day DATE, k INT"}
+    assert reasons == {"it is a delete, and its key does not match day DATE, k INT"}
     assert len(harness.rows(timed.rejected)) == 5
     versions = harness.rows(times)
     assert [(row["k"], row["_deleted"], row["_time"]) for row in versions] == [
@@ -196,15 +196,15 @@ def test_a_table_is_no_dataframe(spark: SparkSession, config: RunConfig) -> None
         return problems_of(spark, config, function, **options)
 
     enrich = "write hr.enrich(stream, cards, on=...) for a stream, hr.join(cards, other, on=...) for another table"
-    assert tell(joined) == f"stream 'joined': 'cards' is a table, and this takes a DataFrame; {enrich}"
-    assert tell(joining) == f"stream 'joining': 'cards' is a table, which has no .join; {enrich}"
-    assert "'cards' is a table, which has no .groupBy; give it to hr.enrich or hr.join, or write cards.changes" in tell(
+    assert tell(joined) == f"stream 'joined': 'cards' is a table, not a DataFrame; {enrich}"
+    assert tell(joining) == f"stream 'joining': 'cards' is a table, and has no .join; {enrich}"
+    assert "'cards' is a table, and has no .groupBy; pass it to hr.enrich or hr.join, or write cards.changes" in tell(
         counted
     )
-    assert "'cards' is a table, and has no columns to take; name columns as text" in tell(column)
-    assert "the table 'cards' loses its key by this select: card" in tell(keyless)
-    assert "it returns Table('cards', key=card), and a stream is made of events" in tell(returned)
-    assert "its key is owner, and that of the table it returns card; say key=['card']" in tell(
+    assert "'cards' is a table, and cannot be indexed; write the names of columns as text" in tell(column)
+    assert "this select drops the key of the table 'cards': card" in tell(keyless)
+    assert "it returns Table('cards', key=card), but a stream is made of events" in tell(returned)
+    assert "its key is owner, but the key of the table that it returns is card; write key=['card']" in tell(
         other_key, kind="table", key="owner"
     )
     assert "'_deleted' is int; make it BOOLEAN: true deletes" in tell(flag, kind="table", key="card")

@@ -193,28 +193,28 @@ def refused(call: Any, *arguments: Any, **named: Any) -> str:
 
 def test_what_makes_no_sense_is_refused_with_the_next_step(payments: Payments) -> None:
     window = hr.tumbling("1 minute")
-    assert "finds no event time" in refused(windowed, payments.plain, window, by="card")
-    assert "does not know by what" in refused(windowed, payments.rows.drop("card"), window)
+    assert "the rows have no event time" in refused(windowed, payments.plain, window, by="card")
+    assert "needs by=: the rows do not have" in refused(windowed, payments.rows.drop("card"), window)
     assert "did you mean 'card'?" in refused(windowed, payments.rows, window, by="crad")
     assert "late: 'dorp' is unknown; did you mean 'drop'?" in refused(windowed, payments.rows, window, late="dorp")
     assert "emit: 'finally'" in refused(windowed, payments.rows, window, emit="finally")
-    assert 'until without late="correct"' in refused(windowed, payments.rows, window, until="1 day", late="divert")
-    assert 'say it: until="1 day"' in refused(windowed, payments.rows, window, late="correct")
-    assert "make until at least 10 seconds" in refused(
+    assert 'until needs late="correct"' in refused(windowed, payments.rows, window, until="1 day", late="divert")
+    assert 'add until="1 day"' in refused(windowed, payments.rows, window, late="correct")
+    assert "set until to at least 10 seconds" in refused(
         windowed, payments.rows, window, late="correct", until="9 seconds"
     )
     assert "takes a DataFrame, not str" in refused(windowed, "payments", window)
-    assert "is no window" in refused(windowed, payments.rows, "1 minute")
+    assert "is not a window" in refused(windowed, payments.rows, "1 minute")
     two = payments.rows.join(payments.rows.select("card", payments.rows["at"].alias("other")), "card")
-    assert "several event times among the rows: at, other" in refused(windowed, two, window)
+    assert "the rows have several event times: at, other" in refused(windowed, two, window)
     cut = windowed(payments.rows, window)
-    assert "nothing to compute" in refused(cut.agg)
+    assert "agg() has no aggregates" in refused(cut.agg)
     assert "there is no column 'amuont'; did you mean 'amount'?" in refused(cut.agg, total=hr.sum("amuont"))
-    assert "'card' is taken" in refused(cut.agg, card=hr.count())
-    assert "'CARD' is taken" in refused(cut.agg, CARD=hr.count())
-    assert "'N' is taken" in refused(cut.agg, n=hr.count(), N=hr.count())
-    assert "sum of string: that is no number" in refused(cut.agg, total=hr.sum("tag"))
-    assert "n=int is no aggregate" in refused(cut.agg, n=1)
+    assert "'card' is the name of another column" in refused(cut.agg, card=hr.count())
+    assert "'CARD' is the name of another column" in refused(cut.agg, CARD=hr.count())
+    assert "'N' is the name of another column" in refused(cut.agg, n=hr.count(), N=hr.count())
+    assert "sum of string: the column is not a number" in refused(cut.agg, total=hr.sum("tag"))
+    assert "n=int is not an aggregate" in refused(cut.agg, n=1)
 
 
 def test_habits_from_elsewhere_are_answered_with_what_to_write(payments: Payments) -> None:
@@ -222,7 +222,7 @@ def test_habits_from_elsewhere_are_answered_with_what_to_write(payments: Payment
     assert "agg(): count(*) has no name; write agg(count=hr.count())" in refused(cut.agg, hr.count())
     told = refused(cut.agg, hr.sum("amount"), n=hr.count())
     assert 'agg(): sum(amount) has no name; write agg(amount_sum=hr.sum("amount"), n=...)' in told
-    assert "agg(): Column is no aggregate" in refused(cut.agg, F.count("*"))
+    assert "agg(): Column is not an aggregate" in refused(cut.agg, F.count("*"))
     assert "write .agg(n=hr.count())" in refused(lambda: cut.count())
     assert 'write .agg(mean=hr.mean("amount"))' in refused(lambda: cut.avg("amount"))
     assert "call .agg(...) or .apply(...) first" in refused(lambda: cut.select("card"))
@@ -235,6 +235,6 @@ def test_by_takes_no_name_of_the_result(payments: Payments) -> None:
     assert "the rows have 'window_end'" in refused(windowed(rows, hr.sliding("1 minute")).agg, n=hr.count())
     told = payments.rows.withColumnRenamed("tag", "Revision")
     cut = windowed(told, hr.sliding("1 minute"), emit="changes")
-    assert "the rows have 'Revision', which is what a window's result has itself" in refused(cut.agg, n=hr.count())
+    assert "the rows have 'Revision', which is a column that the window adds" in refused(cut.agg, n=hr.count())
     by = windowed(told, hr.tumbling("1 minute"), by="Revision", late="correct", until="1 day")
     assert "the rows have 'Revision'" in refused(by.agg, n=hr.count())

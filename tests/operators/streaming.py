@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ class Hosting:
         event_time: str = WATERMARK,
         lateness: str = "0 seconds",
         buckets: int = 4,
+        files_per_batch: int | None = None,
+        condition: str = "true",
     ) -> None:
         self.spark = spark
         self.folder = folder
@@ -44,10 +47,13 @@ class Hosting:
         self.event_time = event_time
         self.lateness = lateness
         self.buckets = buckets
+        self.options = {} if files_per_batch is None else {"maxFilesPerTrigger": files_per_batch}
+        self.condition = condition
         self.query: StreamingQuery | None = None
         self.late = 0
         self.state: dict[int, tuple[int, int]] = {}
         self._fed = 0
+        self._started = time.time()
         self._batches: list[pa.Table] = []
         self._seen: set[int] = set()
         self._last: int | None = None
@@ -85,6 +91,7 @@ class Hosting:
             folder = self._input("" if name == "rows" else name)
             part = folder / f".{self._fed:06}"
             pq.write_table(table, part)
+            os.utime(part, (self._started + self._fed,) * 2)  # Spark takes files in the order of their times
             part.rename(folder / f"{self._fed:06}.parquet")
             self._fed += 1
 
@@ -138,8 +145,11 @@ class Hosting:
                         self.state[bucket["bucket"]] = (bucket["state_rows"], bucket["state_bytes"])
 
     def _stream(self, name: str, schema: pa.Schema) -> DataFrame:
-        rows = self.spark.readStream.schema(spark_schema(schema)).parquet(str(self._input(name)))
-        return rows.withWatermark(self.event_time, self.lateness) if self.event_time in schema.names else rows
+        reader = self.spark.readStream.schema(spark_schema(schema)).options(**self.options)
+        rows = reader.parquet(str(self._input(name)))
+        if self.event_time in schema.names:
+            rows = rows.withWatermark(self.event_time, self.lateness)
+        return rows.filter(self.condition)
 
     def _input(self, name: str) -> Path:
         return self.folder / f"input-{name or 'rows'}"

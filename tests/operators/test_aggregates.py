@@ -101,7 +101,7 @@ def test_results_have_the_types_of_spark(kind: AggregateKind, column: pa.DataTyp
 
 @pytest.mark.parametrize("kind", [AggregateKind.SUM, AggregateKind.MEAN])
 def test_what_is_no_number_is_not_added_up(kind: AggregateKind) -> None:
-    with pytest.raises(InputError, match="no number"):
+    with pytest.raises(InputError, match="not a number"):
         result_type(kind, pa.string())
 
 

@@ -130,9 +130,9 @@ def test_polars_keeps_what_the_rows_hold() -> None:
 @pytest.mark.parametrize(
     ("function", "problem"),
     [
-        (lambda rows: None, "gave NoneType"),
-        (lambda rows: rows.select(["key"]), "gave the columns key, and its schema says key, n"),
-        (lambda rows: pa.table({"key": ["a"], "n": ["many"]}), "gave 'n' as string, which does not fit int64"),
+        (lambda rows: None, "returned NoneType"),
+        (lambda rows: rows.select(["key"]), "returned the columns key, and its schema has key, n"),
+        (lambda rows: pa.table({"key": ["a"], "n": ["many"]}), "returned 'n' as string, not int64"),
     ],
 )
 def test_what_a_function_gives_is_held_to_its_schema(function: Callable[[Any], Any], problem: str) -> None:
@@ -143,7 +143,7 @@ def test_what_a_function_gives_is_held_to_its_schema(function: Callable[[Any], A
 
 @pytest.mark.parametrize(("late", "emit"), [(Late.CORRECT, Emit.FINAL), (Late.DROP, Emit.CHANGES)])
 def test_rows_that_come_again_are_refused(late: Late, emit: Emit) -> None:
-    with pytest.raises(InputError, match="does not go with"):
+    with pytest.raises(InputError, match="does not support"):
         Applying(window=window("gap", late, emit), function=as_it_is, result=WHOLE)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.operators.chunks import MemoryChunks
 from headrace.operators.enriching import DELETES_KEPT_US, Enrich
-from headrace.operators.operator import BEGINNING, RESULTS, Run
+from headrace.operators.operator import BEGINNING, RESULTS, Output, Run
 from tests.operators.reference import Row, canonical, identity, micros, moment
 from tests.operators.rows import FEW_OR_MANY
 
@@ -39,9 +39,11 @@ AsOf = Literal["event", "now"]
 How = Literal["inner", "left"]
 
 
-def enrich(as_of: AsOf = "event", how: How = "left", wait: int = 0) -> Enrich:
+def enrich(as_of: AsOf = "event", how: How = "left", wait: int = 0, backdates: bool = False) -> Enrich:
     on = (("card", "number"), ("zone", "zone"))
-    return Enrich(on=on, time="at", stream=STREAM, table=TABLE, as_of=as_of, how=how, wait_us=wait)
+    return Enrich(
+        on=on, time="at", stream=STREAM, table=TABLE, as_of=as_of, how=how, wait_us=wait, backdates_first=backdates
+    )
 
 
 def version(key: tuple[Any, Any], time: int, order: int, deleted: bool = False) -> Row:
@@ -61,56 +63,73 @@ class AllVersions:
     versions: list[Row] = field(default_factory=list)
     waiting: list[Row] = field(default_factory=list)
 
-    def step(self, changes: list[Row], events: list[Row], watermark: int) -> tuple[list[Row], int]:
+    def step(self, changes: list[Row], events: list[Row], watermark: int) -> tuple[list[Row], Output]:
+        """The answers, and what is counted."""
         self.versions += changes
         wait, oldest = self.operator.wait_us, self.fired - self.operator.wait_us
         late = [one for one in events if micros(one["at"]) < oldest]
         self.waiting += events
         due = [one for one in self.waiting if not wait or micros(one["at"]) + wait < watermark or one in late]
         self.waiting = [one for one in self.waiting if one not in due]
-        answers = [self.answer(one, oldest) for one in due]
+        found = [self.found(one, oldest) for one in due]
+        early = [one for one in due if self.is_early(one) and micros(one["at"]) >= oldest]
         self.fired = watermark
-        return [one for one in answers if one], len(late) if self.operator.as_of == "event" else 0
+        kept = [(one, row) for one, row in zip(due, found, strict=True) if row or self.operator.how == "left"]
+        answers = [{**one, **{name: row[name] if row else None for name in ADDED}} for one, row in kept]
+        counted = len(late) if self.operator.as_of == "event" else 0
+        return answers, Output({}, counted, found.count(None), len(early))
 
-    def answer(self, one: Row, oldest: int) -> Row | None:
-        as_of = max(micros(one["at"]), oldest)
-        mine = [
-            version
-            for version in self.versions
-            if one["card"] is not None
-            and identity([version["number"], version["zone"]]) == identity([one["card"], one["zone"]])
-            and (self.operator.as_of == "now" or micros(version["_time"]) <= as_of)
-        ]
+    def of_key(self, one: Row) -> list[Row]:
+        """All versions of the event's key, the oldest first."""
+        if one["card"] is None:
+            return []
+        mine = [row for row in self.versions if identity([row["number"], row["zone"]]) == key_of(one)]
         timed = self.operator.as_of == "event"
-        last = max(mine, key=lambda row: (row["_time"] if timed else 0, row["_order"]), default=None)
-        if last is None or last["_deleted"] or (timed and last["_time"] > one["at"]):
-            return None if self.operator.how == "inner" else {**one, **dict.fromkeys(ADDED)}
-        return {**one, **{name: last[name] for name in ADDED}}
+        return sorted(mine, key=lambda row: (row["_time"] if timed else 0, row["_order"]))
+
+    def is_early(self, one: Row) -> bool:
+        mine = self.of_key(one)
+        exact = self.operator.as_of == "event" and not self.operator.backdates_first
+        return exact and bool(mine) and all(row["_time"] > one["at"] for row in mine)
+
+    def found(self, one: Row, oldest: int) -> Row | None:
+        mine, timed = self.of_key(one), self.operator.as_of == "event"
+        as_of = max(micros(one["at"]), oldest)
+        seen = [row for row in mine if not timed or micros(row["_time"]) <= as_of]
+        last = next(iter([*seen[-1:], *mine]), None)
+        if last is None or last["_deleted"]:
+            return None
+        backdated = self.operator.backdates_first and last is mine[0]
+        return last if backdated or not timed or last["_time"] <= one["at"] else None
+
+
+def key_of(one: Row) -> Any:
+    return identity([one["card"], one["zone"]])
 
 
 @pytest.mark.parametrize("examples", FEW_OR_MANY)
 @pytest.mark.parametrize("wait", [0, 9])
 @pytest.mark.parametrize("how", ["inner", "left"])
-@pytest.mark.parametrize("as_of", ["event", "now"])
-def test_events_see_what_was_valid(as_of: AsOf, how: How, wait: int, examples: int) -> None:
+@pytest.mark.parametrize(("as_of", "backdates"), [("event", False), ("event", True), ("now", False)])
+def test_events_see_what_was_valid(as_of: AsOf, backdates: bool, how: How, wait: int, examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(STEPS)
     def holds(steps: list[tuple[list[Any], list[Any], int]]) -> None:
-        operator = pickle.loads(pickle.dumps(enrich(as_of, how, wait)))
+        operator = pickle.loads(pickle.dumps(enrich(as_of, how, wait, backdates)))
         run, reference = Run(operator, MemoryChunks()), AllVersions(operator)
         order = number = 0
         for changed, happened, watermark in [*steps, ([], [], 10**6)]:
             changes = [version(*one[:2], order + place, one[2]) for place, one in enumerate(changed)]
             events = [event(number + place, *one) for place, one in enumerate(happened)]
             order, number = order + len(changes), number + len(events)
-            expected, late = reference.step(changes, events, max(watermark, run.fired))
+            expected, counted = reference.step(changes, events, max(watermark, run.fired))
             output = run.step(
                 watermark, table=pa.Table.from_pylist(changes[::-1], TABLE), stream=pa.Table.from_pylist(events, STREAM)
             )
             got = output.tables.get(RESULTS, operator.outputs[RESULTS].empty_table())
             assert got.schema == operator.outputs[RESULTS]
             assert canonical(got.to_pylist()) == canonical(expected)
-            assert output.late == late
+            assert (output.late, output.unmatched, output.early) == (counted.late, counted.unmatched, counted.early)
         assert not [name for name in run.chunks.names() if name.startswith("waiting")]
 
     holds()
@@ -175,3 +194,34 @@ def test_an_event_without_a_time_is_late_and_sees_no_row() -> None:
     output = run.step(10, stream=stream(event(1, ("a", 1.0), 0) | {"at": None}))
     assert names(output) == [None]
     assert output.late == 1
+
+
+def test_the_first_row_of_a_key_counts_for_earlier_events_until_it_is_removed() -> None:
+    run = Run(enrich(backdates=True), MemoryChunks())
+    run.step(0, table=table(version(("a", 1.0), 50, 0), version(("a", 1.0), 60, 1), version(("b", 1.0), 50, 2)))
+    output = run.step(0, stream=stream(event(1, ("a", 1.0), 10), event(2, ("a", 1.0), 55), event(3, ("c", 1.0), 55)))
+    assert names(output) == ["n0", "n0", None]
+    assert (output.unmatched, output.early) == (1, 0)
+    run.step(100)
+    run.step(100, table=table(*(version(("c", 1.0), 90, 3 + number) for number in range(9))))
+    output = run.step(100, stream=stream(event(4, ("a", 1.0), 10), event(5, ("b", 1.0), 10), event(6, ("a", 1.0), 60)))
+    assert names(output) == [None, "n2", "n1"], "the first row of a was replaced, that of b holds"
+    assert (output.late, output.unmatched, output.early) == (3, 1, 0)
+
+
+def test_state_without_a_note_of_removed_rows_is_read_and_stays_exact() -> None:
+    chunks = MemoryChunks()
+    Run(enrich(), chunks).step(0, table=table(version(("a", 1.0), 50, 0)))
+    run = Run(enrich(backdates=True), chunks)
+    run.step(0, table=table(version(("b", 1.0), 50, 1)))
+    output = run.step(0, stream=stream(event(1, ("a", 1.0), 10), event(2, ("b", 1.0), 10), event(3, ("a", 1.0), 50)))
+    assert names(output) == [None, "n1", "n0"]
+    assert (output.unmatched, output.early) == (1, 1)
+
+
+def test_events_older_than_the_first_row_of_their_key_are_counted() -> None:
+    run = Run(enrich(how="inner"), MemoryChunks())
+    run.step(0, table=table(version(("a", 1.0), 50, 0)))
+    output = run.step(0, stream=stream(event(1, ("a", 1.0), 10), event(2, ("a", 1.0), 50), event(3, ("c", 1.0), 10)))
+    assert names(output) == ["n0"]
+    assert (output.late, output.unmatched, output.early) == (0, 2, 1)

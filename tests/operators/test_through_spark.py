@@ -64,8 +64,7 @@ def agrees(spark: SparkSession, kind: str, late: Late, emit: Emit, cuts: list[tu
     """A cut's number says whether the query is started again after it."""
     operator, step = made(kind, late, emit)
     with tempfile.TemporaryDirectory() as folder:
-        # One bucket, so that what one key's rows make late is late for all, as in the reference.
-        hosting = Hosting(spark, Path(folder), operator, {RESULTS: BY}, buckets=1)
+        hosting = Hosting(spark, Path(folder), operator, {RESULTS: BY})
         watermark, counted = BEGINNING, 0
         try:
             for given_rows, number in cuts:

@@ -114,7 +114,7 @@ def test_what_is_up_stays_up_when_a_run_ends(services: Services) -> None:
     before = pids(services)
     with services.used(kafka=True, postgres=True):
         assert pids(services) == before
-        with pytest.raises(ServiceError, match="an app that runs is using"):
+        with pytest.raises(ServiceError, match="a running app uses the services"):
             services.down()
     assert pids(services) == before
     services.down()

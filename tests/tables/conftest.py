@@ -22,8 +22,13 @@ def writer_of(postgres_dsn: str, schema_name: str) -> Iterator[MakeWriter]:
     """Makes prepared writers of one view, each of which takes it over from the one before."""
     made: list[ViewWriter] = []
 
-    def make(columns: str = "k STRING, v BIGINT", key: tuple[str, ...] = ("k",), prepare: bool = True) -> ViewWriter:
-        writer = ViewWriter(postgres_dsn, schema_name, "spend", Schema.of(columns), key)
+    def make(
+        columns: str = "k STRING, v BIGINT",
+        key: tuple[str, ...] = ("k",),
+        prepare: bool = True,
+        order_by: tuple[str, ...] = (),
+    ) -> ViewWriter:
+        writer = ViewWriter(postgres_dsn, schema_name, "spend", Schema.of(columns), key, order_by)
         made.append(writer)
         if prepare:
             writer.prepare()

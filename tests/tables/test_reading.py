@@ -108,7 +108,7 @@ def test_keys_of_several_columns(writer_of: MakeWriter, reader_of: MakeReader) -
 
 
 def test_a_view_nobody_has_written_yet(reader_of: MakeReader) -> None:
-    with pytest.raises(TableError, match=r"is not there yet.*headrace run"):
+    with pytest.raises(TableError, match=r"does not exist yet.*headrace run"):
         reader_of().rows()
 
 

@@ -12,7 +12,7 @@ import psutil
 import psycopg
 import pytest
 
-from headrace import PostgresAway, TableError
+from headrace import PostgresUnavailable, TableError
 from headrace.tables import EmbeddedPostgres, check_postgres, shown
 
 
@@ -51,7 +51,7 @@ def test_only_who_can_read_its_folder_gets_in(server: EmbeddedPostgres) -> None:
     assert (server.folder / "pgpass").stat().st_mode & 0o077 == 0
     assert (server.folder / "pgpass").read_text().split(":")[-1].strip() not in server.dsn
     stranger = server.dsn.partition("?")[0]
-    with pytest.raises(TableError, match=r"lets nobody in.*correct --postgres"):
+    with pytest.raises(TableError, match=r"rejected the connection.*correct --postgres"):
         check_postgres(stranger + "?passfile=/nonexistent")
 
 
@@ -146,7 +146,7 @@ def test_a_cluster_cut_off_in_the_making_is_made_anew(tmp_path: Path) -> None:
 def test_data_of_a_version_that_is_not_here_is_told(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "PG_VERSION").write_text("9\n")
-    with pytest.raises(TableError, match=r"made by PostgreSQL 9, and the wheel brings .*18"):
+    with pytest.raises(TableError, match=r"created by PostgreSQL 9, and the installed wheel has .*18"):
         EmbeddedPostgres(tmp_path).start()
 
 
@@ -167,10 +167,12 @@ def test_nobody_at_the_address_and_an_address_that_is_none() -> None:
     from headrace import InputError
 
     started = time.monotonic()
-    with pytest.raises(PostgresAway, match=r"at 127.0.0.1:1/x is away.*[Cc]onnection refused.*--postgres") as refused:
+    with pytest.raises(
+        PostgresUnavailable, match=r"at 127.0.0.1:1/x is unavailable.*[Cc]onnection refused.*--postgres"
+    ) as refused:
         check_postgres("postgresql://me:secret@127.0.0.1:1/x")
     assert "secret" not in str(refused.value)
     assert time.monotonic() - started < 5
-    with pytest.raises(InputError, match="is no address"):
+    with pytest.raises(InputError, match="is invalid"):
         check_postgres("mysql://nowhere")
     assert shown("postgresql://me:secret@db.example/x") == "db.example:5432/x"

@@ -208,7 +208,7 @@ def test_numbers_in_json_lose_no_digit(writer_of: MakeWriter, postgres_dsn: str,
 def test_the_nul_character_is_refused_by_column(writer_of: MakeWriter, type_: str, value: Any) -> None:
     columns = f"k STRING, v {type_}"
     writer = writer_of(columns)
-    with pytest.raises(TableError, match=r"column 'v' holds the NUL character.*take it out"):
+    with pytest.raises(TableError, match=r"column 'v' contains the NUL character.*remove it"):
         writer.write("q", 0, {}, [batch([{"k": "a", "v": value}], columns)])
 
 

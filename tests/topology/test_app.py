@@ -163,7 +163,10 @@ def test_channels_are_attributes() -> None:
     [
         (lambda s: s.flow.rows(), r"stream 'flow' has no method 'rows'; read its rows with app.read\(flow\)"),
         (lambda s: s.payments.rows(1, x=2), r"topic 'payments' has no method 'rows'; .*app.read\(payments\)"),
-        (lambda s: s.payments.rejected(), r"payments.rejected is a channel, .*app.read\(payments.rejected\)"),
+        (
+            lambda s: s.payments.rejected(),
+            r"payments.rejected is a channel and cannot be called; .*app.read\(payments.rejected\)",
+        ),
         (lambda s: s.now.row(), r"view 'now' has no method 'row'; did you mean 'rows'\?"),
         (lambda s: s.now.all(), r"view 'now' has no method 'all'; known here: get, reader, rows"),
         (lambda s: s.ticks.rows(), r"rate 'ticks' has no method 'rows'; make an @app.stream or an @app.view of it"),

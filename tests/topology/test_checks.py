@@ -33,35 +33,35 @@ def test_a_node_is_no_schema() -> None:
     app = app_with_payments()
     app.topic("more", app.nodes[0])
     (only,) = told(app)
-    assert "is no schema" in only
+    assert "is not a schema" in only
 
 
 TOPIC_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "bad schema": (
         {"schema": "id STIRNG"},
-        "schema: 'STIRNG' of column 'id' is no type an event can carry",
+        "schema: 'STIRNG' of column 'id' is not a supported type",
     ),
-    "no schema": ({"schema": None}, "a topic of JSON needs a schema"),
-    "reserved column": ({"schema": "_Offset INT"}, "the column '_Offset' has a name of Headrace's own"),
+    "no schema": ({"schema": None}, "a JSON topic needs a schema"),
+    "reserved column": ({"schema": "_Offset INT"}, "the column '_Offset' has a reserved name"),
     "map keys": (
         {"schema": "m ARRAY<MAP<INT, DATE>>"},
-        "has MAP<INT, DATE>, and JSON's keys are text; write MAP<STRING, DATE>",
+        "has MAP<INT, DATE>, and keys in JSON are strings; write MAP<STRING, DATE>",
     ),
     "format": ({"format": "jsn"}, "format: 'jsn' is unknown; did you mean 'json'?"),
     "format and schema": (
         {"format": "string"},
-        "a topic of format string has one STRING column; leave the schema out",
+        "a topic of format string has one STRING column; omit the schema",
     ),
-    "key": ({"key": "crad"}, "key 'crad' is no column of it; did you mean 'card'?"),
-    "key case": ({"key": "Card"}, "key 'Card' is no column of it; did you mean 'card'?"),
-    "one key of two": ({"key": ["card", "nope"]}, "key 'nope' is no column of it; known here: id, card"),
-    "key twice": ({"key": ["card", "card"]}, "key: a name stands twice in ['card', 'card']"),
-    "key of no text": ({"key": "tags"}, "key 'tags' is ARRAY<STRING>, which has no text of its own"),
+    "key": ({"key": "crad"}, "key 'crad' is not a column; did you mean 'card'?"),
+    "key case": ({"key": "Card"}, "key 'Card' is not a column; did you mean 'card'?"),
+    "one key of two": ({"key": ["card", "nope"]}, "key 'nope' is not a column; known here: id, card"),
+    "key twice": ({"key": ["card", "card"]}, "key: a name is repeated in ['card', 'card']"),
+    "key of no text": ({"key": "tags"}, "key 'tags' is ARRAY<STRING>, which cannot be a key"),
     "key of no name": ({"key": 5}, "key: 5 is neither a name nor a list of names"),
-    "record key not asked for": ({"key": "_key"}, "key '_key' is no column of it"),
+    "record key not asked for": ({"key": "_key"}, "key '_key' is not a column"),
     "event time": (
         {"event_time": "att", "lateness": "1 minute"},
-        "event_time 'att' is no column of it; did you mean 'at'?",
+        "event_time 'att' is not a column; did you mean 'at'?",
     ),
     "event time's type": (
         {"event_time": "id", "lateness": "1 minute"},
@@ -69,22 +69,22 @@ TOPIC_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "event time's kind": (
         {"event_time": 5, "lateness": "1 minute"},
-        "event_time: 5 is no event time; name a column",
+        "event_time: 5 is not an event time; name a column",
     ),
     "corrected time": (
         {"event_time": hr.corrected_time("at", "sent"), "lateness": "1 minute"},
-        "event_time's sent time 'sent' is no column of it",
+        "event_time's sent time 'sent' is not a column",
     ),
     "no lateness": (
         {"event_time": "at"},
-        'rows out of order would be lost; say how late a row may be: lateness="1 minute"',
+        'rows out of order would be lost; set how late a row may be: lateness="1 minute"',
     ),
-    "no event time": ({"lateness": "1 minute"}, "lateness without an event time means nothing"),
+    "no event time": ({"lateness": "1 minute"}, "lateness needs an event time"),
     "bad lateness": (
         {"event_time": "at", "lateness": "1 min"},
         "lateness: the duration '1 min' has an unknown unit 'min'",
     ),
-    "bad ahead": ({"ahead": "soon"}, "ahead: 'soon' is no duration"),
+    "bad ahead": ({"ahead": "soon"}, "ahead: 'soon' is not a duration"),
     "record columns": (
         {"record_columns": ["_ofset"]},
         "a record has no column '_ofset'; did you mean '_offset'?",
@@ -108,8 +108,8 @@ def test_a_topic_that_does_not_hold(options: dict[str, Any], problem: str) -> No
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"name": "0fraud"}, "the name cannot name a schema in PostgreSQL"),
-        ({"name": "f" * 64}, "the name cannot name a schema in PostgreSQL"),
+        ({"name": "0fraud"}, "the name is not valid as a PostgreSQL schema"),
+        ({"name": "f" * 64}, "the name is not valid as a PostgreSQL schema"),
         ({"state": "rockdb"}, "state: 'rockdb' is unknown; did you mean 'rocksdb'?"),
         ({"prefix": "a b"}, "'a b' cannot be a topic's name"),
     ],
@@ -127,7 +127,7 @@ def test_sources_for_trying_things_that_do_not_hold() -> None:
     assert told(app) == [
         "rate 'ticks': rows_per_second is 0; make it at least 1",
         "files 'rows': path is empty; name a folder: path=\"payments/\"",
-        "files 'more': event_time: only a topic's records have a time of their own; name a column",
+        "files 'more': event_time: only the records of a topic have a timestamp; name a column",
     ]
 
 
@@ -139,22 +139,22 @@ STREAM_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "latency": ({"latency": "realtime"}, "latency: 'realtime' is unknown; did you mean 'real-time'?"),
     "real time": (
         {"latency": "real-time"},
-        "cannot keep exactly-once: Spark's real-time sink is at-least-once",
+        "does not support exactly-once: Spark's real-time sink is at-least-once",
     ),
     "real time at most once": (
         {"latency": "real-time", "guarantee": "at-most-once"},
-        "cannot keep at-most-once",
+        "does not support at-most-once",
     ),
-    "lateness": ({"lateness": "late"}, "lateness: 'late' is no duration"),
+    "lateness": ({"lateness": "late"}, "lateness: 'late' is not a duration"),
     "event time": (
         {"event_time": hr.ingestion_time()},
-        "is no column's name; name a column that the function returns",
+        "is not a column name; name a column that the function returns",
     ),
     "own channel": ({"channels": ["late"]}, "the channel 'late' has a name that a stream uses itself"),
     "hidden channel": ({"channels": ["key"]}, "the channel 'key' has a name that a stream uses itself"),
     "channel's name": ({"channels": ["e-u"]}, "the channel 'e-u' cannot be an attribute's name"),
     "channel's keyword": ({"channels": ["in"]}, "the channel 'in' cannot be an attribute's name"),
-    "channel twice": ({"channels": ["eu", "eu"]}, "channels: a name stands twice in ['eu', 'eu']"),
+    "channel twice": ({"channels": ["eu", "eu"]}, "channels: a name is repeated in ['eu', 'eu']"),
     "channel's topic": (
         {"channels": ["eu"], "topic": "t" * 239},
         "the topic of channel 'eu' has a name longer than 240",
@@ -212,7 +212,7 @@ def function_problems() -> dict[str, tuple[Callable[..., Any], str]]:
     return {
         "async": (later, "a node is a plain function; return a DataFrame: no async, no yield"),
         "generator": (rows, "a node is a plain function"),
-        "reads nothing": (nothing, "it reads nothing; name what it reads as its parameter"),
+        "reads nothing": (nothing, "it reads nothing; name its upstream as a parameter"),
         "star": (several, "the parameter '*payments: Any' cannot name an upstream"),
         "double star": (named, "the parameter '**others: Any' cannot name an upstream"),
         "positional": (positional, "the parameter 'payments: Any' cannot name an upstream"),
@@ -244,7 +244,9 @@ def test_names_are_taken_once() -> None:
 
     first, second = told(app)
     assert first.startswith("stream 'payments': the name is taken by the topic at ")
-    assert second.startswith("stream 'Clicks': the name is, but for its case, 'clicks', taken by the topic at ")
+    assert second.startswith(
+        "stream 'Clicks': the name differs only in case from 'clicks', which is taken by the topic at "
+    )
 
 
 def test_topics_are_owned_once() -> None:
@@ -256,9 +258,9 @@ def test_topics_are_owned_once() -> None:
     def loop(payments: Any) -> Any: ...
 
     assert [problem.partition(" at ")[0] for problem in told(app)] == [
-        "topic 'twice': the topic 'payments' is that of the topic 'payments'",
-        "topic 'refused': the topic 'payments.rejected' is that of the topic 'payments'",
-        "stream 'loop': the topic 'payments' is that of the topic 'payments'",
+        "topic 'twice': the topic 'payments' already belongs to the topic 'payments'",
+        "topic 'refused': the topic 'payments.rejected' already belongs to the topic 'payments'",
+        "stream 'loop': the topic 'payments' already belongs to the topic 'payments'",
     ]
 
 
@@ -356,7 +358,7 @@ def test_real_time_reads_topics_alone() -> None:
     def fast(even: Any, payments: Any) -> Any: ...
 
     assert told(app) == [
-        "stream 'fast': rate 'ticks' cannot feed it: real-time mode reads topics alone; leave latency out"
+        "stream 'fast': rate 'ticks' cannot feed it: real-time mode reads only topics; leave latency out"
     ]
 
 
@@ -367,7 +369,7 @@ def test_rejects_that_nobody_writes() -> None:
     def bad(rows: Any = app.nodes[0].rejected) -> Any: ...
 
     (only,) = told(app)
-    assert only.startswith("stream 'bad': nothing writes payments.rejected; nobody reads 'payments'")
+    assert only.startswith("stream 'bad': nothing writes payments.rejected; no node reads 'payments'")
 
 
 def test_all_problems_at_once_in_the_order_of_the_file() -> None:

@@ -46,8 +46,8 @@ def test_words_are_read(text: str, expected: timedelta) -> None:
         ("٥ minutes", "no duration"),
         (timedelta(seconds=-1), "negative"),
         (timedelta.max, "64 bits"),
-        (5, "5 is no duration"),
-        (None, "None is no duration"),
+        (5, "5 is not a duration"),
+        (None, "None is not a duration"),
     ],
 )
 def test_what_is_no_duration_is_refused(value: object, problem: str) -> None:

@@ -48,7 +48,7 @@ def test_a_file_whose_name_is_taken_or_no_name(folder: Path) -> None:
 
 def test_one_of_several_apps(folder: Path) -> None:
     (folder / "two.py").write_text(DECLARING + "a = hr.App('first')\nb = hr.App('second')\nc = hr.App('second')\n")
-    assert loaded_error("two.py") == "two.py: the file declares several apps: a, b, c; say which one to take"
+    assert loaded_error("two.py") == "two.py: the file declares several apps: a, b, c; choose one with --app"
     assert load_app("two.py", "a").name == load_app("two.py", "first").name == "first"
     assert load_app("two.py", "b").name == "second"
     assert loaded_error("two.py", "second") == "two.py: several apps are named 'second'; name its variable: a, b, c"
@@ -58,26 +58,26 @@ def test_one_of_several_apps(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("x = 1\ndef (:\n", "bad.py:2: not Python: invalid syntax"),
-        ("x = 1\neval('1 +')\n", "bad.py:2: not Python: invalid syntax"),
-        ("x = '\0'\n", "bad.py: not Python: source code string cannot contain null bytes"),
+        ("x = 1\ndef (:\n", "bad.py:2: invalid Python: invalid syntax"),
+        ("x = 1\neval('1 +')\n", "bad.py:2: invalid Python: invalid syntax"),
+        ("x = '\0'\n", "bad.py: invalid Python: source code string cannot contain null bytes"),
         (
             "\nimport nowhere.at_all\n",
             "bad.py:2: no module named 'nowhere'; install what provides it, or put nowhere.py",
         ),
         (
             "from headrace.topology import Nope\n",
-            "bad.py:1: the file fails while it is loaded: ImportError: cannot",
+            "bad.py:1: the file cannot be loaded: ImportError: cannot",
         ),
         (
             "def f():\n    return 1 / 0\nf()\n",
-            "bad.py:2: the file fails while it is loaded: ZeroDivisionError: division",
+            "bad.py:2: the file cannot be loaded: ZeroDivisionError: division",
         ),
-        ("import sys\nsys.exit(3)\n", "bad.py:2: the file ends the program while it is loaded; do so under"),
-        (DECLARING + "hr.tumbling('soon')\n", "bad.py:2: 'soon' is no duration; write whole numbers"),
+        ("import sys\nsys.exit(3)\n", "bad.py:2: the file exits while it is loaded; call it only under"),
+        (DECLARING + "hr.tumbling('soon')\n", "bad.py:2: 'soon' is not a duration; write whole numbers"),
         (
             DECLARING + "@hr.App('a').stream(keys='card')\ndef f(x): return x\n",
-            "bad.py:2: the file fails while it is loaded: TypeError: App.stream() got an unexpected keyword argument "
+            "bad.py:2: the file cannot be loaded: TypeError: App.stream() got an unexpected keyword argument "
             "'keys'; did you mean 'key'?",
         ),
         (
@@ -91,7 +91,7 @@ def test_one_of_several_apps(folder: Path) -> None:
         ),
         (
             DECLARING + "hr.App('a').topic()\n",
-            "bad.py:2: the file fails while it is loaded: TypeError: App.topic() missing",
+            "bad.py:2: the file cannot be loaded: TypeError: App.topic() missing",
         ),
     ],
 )
@@ -109,13 +109,13 @@ def test_a_file_without_an_app(folder: Path) -> None:
 def test_a_syntax_error_in_a_file_that_is_imported(folder: Path) -> None:
     (folder / "helpers.py").write_text("x = 1\ny = = 2\n")
     (folder / "fraud.py").write_text("import helpers\n")
-    assert loaded_error("fraud.py") == "helpers.py:2: not Python: invalid syntax"
+    assert loaded_error("fraud.py") == "helpers.py:2: invalid Python: invalid syntax"
 
 
 def test_files_that_are_not_there(folder: Path) -> None:
     (folder / "here").mkdir()
     assert loaded_error("here") == "here: the file is a folder; name the file that declares the app"
-    assert loaded_error("gone.py") == "gone.py: the file is not there; name the file that declares the app"
+    assert loaded_error("gone.py") == "gone.py: the file does not exist; name the file that declares the app"
 
 
 def test_an_app_with_problems_is_loaded_and_its_topology_refused(folder: Path) -> None:
@@ -135,7 +135,7 @@ def bursts(
         load_app("fraud.py").topology()
     assert str(caught.value).splitlines() == [
         "2 problems:",
-        "fraud.py:4: topic 'payments': key 'card' is no column of it; known here: id",
+        "fraud.py:4: topic 'payments': key 'card' is not a column; known here: id",
         "fraud.py:6: stream 'bursts': unknown upstream 'paymets'; did you mean 'payments'?",
     ]
 

@@ -153,14 +153,14 @@ class Aliased(pydantic.BaseModel):
 @pytest.mark.parametrize(
     ("model", "problem"),
     [
-        (Tree, "Tree holds itself"),
-        (Unknown, "annotations of Unknown cannot be read: name 'Nowhere' is not defined"),
-        (Mixed, "Mixed.value may be of several types: int | str; say its type"),
+        (Tree, "Tree contains itself"),
+        (Unknown, "annotations of Unknown cannot be resolved: name 'Nowhere' is not defined"),
+        (Mixed, "Mixed.value has several types: int | str; give its type"),
         (MixedValues, "MixedValues.value has values of several types"),
         (Anything, "Anything.value is of Any"),
         (Bare, "Bare.values is of list"),
-        (Span, "Span.value is of timedelta, which no column type stands for; say its type"),
-        (Typo, "Typo.value: 'DECMAL' is no type an event can carry (column 1); did you mean 'DECIMAL'?"),
+        (Span, "Span.value is of timedelta, which has no column type; give its type"),
+        (Typo, "Typo.value: 'DECMAL' is not a supported type (column 1); did you mean 'DECIMAL'?"),
         (Empty, "the schema has no columns"),
         (Aliased, "Aliased.card has the alias 'cardNumber'"),
     ],
@@ -172,5 +172,5 @@ def test_what_no_column_stands_for_is_refused(model: type, problem: str) -> None
 
 
 def test_a_row_is_no_schema() -> None:
-    with pytest.raises(InputError, match="is no schema"):
+    with pytest.raises(InputError, match="is not a schema"):
         Schema.of(Place("Bern", None))

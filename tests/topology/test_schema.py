@@ -73,7 +73,7 @@ def test_a_column_may_be_called_struct() -> None:
         ("id STRING card STRING", "'card' stands where a comma or the end should be (column 11)"),
         (
             "id\nSTIRNG",
-            "no type an event can carry (line 2, column 1); did you mean 'STRING'?",
+            "not a supported type (line 2, column 1); did you mean 'STRING'?",
         ),
         ("id VARCHAR(5)", "write STRING"),
         ("id INTERVAL DAY", "write BIGINT"),
@@ -81,14 +81,14 @@ def test_a_column_may_be_called_struct() -> None:
         ("id STRING NOT", "where 'NULL' should be"),
         ("id STRING COMMENT card", "where the comment in quotes should be"),
         ("id STRING COMMENT 'open", '"\'" at character 19'),
-        ("id STRING COMMENT '\\ud800'", "no character"),
+        ("id STRING COMMENT '\\ud800'", "not a character"),
         (
             "my-id STRING",
-            "'-' at character 3, where nothing starts so; put names with",
+            "'-' at character 3, which is not valid there; put names with",
         ),
-        ("id DECIMAL(39,2)", "1 to 38 digits, not 39"),
-        ("id DECIMAL(0)", "1 to 38 digits, not 0"),
-        ("id DECIMAL(5,6)", "more digits after the point"),
+        ("id DECIMAL(39,2)", "1 to 38, not 39"),
+        ("id DECIMAL(0)", "1 to 38, not 0"),
+        ("id DECIMAL(5,6)", "a scale larger than its precision"),
         ("id DECIMAL(5,-1)", "'-' at character 14"),
         ("id DECIMAL(x)", "where a number of digits should be"),
         ("id DECIMAL(99999999999)", "where a number of digits should be"),
@@ -111,7 +111,7 @@ def test_what_is_no_schema_is_refused(ddl: str, problem: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 5, {"id": "STRING"}, int, ["id"]])
 def test_other_things_are_no_schema(value: object) -> None:
-    with pytest.raises(InputError, match="is no schema"):
+    with pytest.raises(InputError, match="is not a schema"):
         Schema.of(value)
 
 
@@ -155,7 +155,7 @@ def test_a_struct_type_that_an_event_cannot_carry() -> None:
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ("long", "the schema is BIGINT, where a STRUCT of columns should be"),
+        ("long", "the schema is BIGINT, not a STRUCT of columns"),
         ({"type": "struct", "fields": [{"name": "a"}]}, "a field without name or type"),
         ({"type": "struct", "fields": []}, "no columns"),
         ({"type": "udt", "class": "Point"}, "user-defined type Point"),

@@ -57,14 +57,14 @@ def test_tables_are_drawn() -> None:
 
 
 TABLE_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
-    "no key": ({}, 'a table needs a key; say which columns tell its rows apart: key="id"'),
+    "no key": ({}, 'a table needs a key; name the columns that identify a row: key="id"'),
     "empty key": ({"key": []}, "a table needs a key"),
-    "unknown key": ({"key": "crad"}, "key 'crad' is no column of it; did you mean 'card'?"),
+    "unknown key": ({"key": "crad"}, "key 'crad' is not a column; did you mean 'card'?"),
     "key of no name": ({"key": 5}, "key: 5 is neither a name nor a list of names"),
-    "key of the record": ({"key": "_key"}, "key '_key' is no column of it"),
-    "own column": ({"key": "card", "schema": "card STRING, _Deleted BOOLEAN"}, "has a name of Headrace's own"),
-    "event time": ({"key": "card", "event_time": "ta"}, "event_time 'ta' is no column of it; known here: card, owner"),
-    "lateness alone": ({"key": "card", "lateness": "1 minute"}, "lateness without an event time means nothing"),
+    "key of the record": ({"key": "_key"}, "key '_key' is not a column"),
+    "own column": ({"key": "card", "schema": "card STRING, _Deleted BOOLEAN"}, "has a reserved name"),
+    "event time": ({"key": "card", "event_time": "ta"}, "event_time 'ta' is not a column; known here: card, owner"),
+    "lateness alone": ({"key": "card", "lateness": "1 minute"}, "lateness needs an event time"),
     "schema": ({"key": "card", "schema": None}, "needs a schema"),
     "topic": ({"key": "card", "topic": "a b"}, "'a b' cannot be a topic's name"),
 }
@@ -101,9 +101,9 @@ def test_what_can_be_wrong_with_a_table_made_by_a_node() -> None:
 
     assert [problem.partition(";")[0] for problem in told(app)] == [
         "table 'keyless': a table needs a key",
-        "table 'untimely': event_time: 5 is no column's name",
+        "table 'untimely': event_time: 5 is not a column name",
         "table 'untimely': guarantee: 'once' is unknown",
-        "stream 'quick': the table 'keyless' cannot feed it: real-time mode keeps no tables",
+        "stream 'quick': the table 'keyless' cannot feed it: real-time mode has no tables",
     ]
 
 
@@ -115,8 +115,8 @@ def test_a_heartbeat_needs_an_event_time_and_is_no_flutter() -> None:
     app.topic("flutter", CARDS, event_time="at", lateness="1 minute", heartbeat="10 milliseconds")
     app.topic("odd", CARDS, event_time="at", lateness="1 minute", heartbeat="soon")
     problems = told(app)
-    assert problems[0] == "topic 'timeless': heartbeat without an event time means nothing; add event_time=\"at\""
-    assert problems[1].startswith("topic 'flutter': heartbeat: 10 milliseconds is too often; make it at least")
+    assert problems[0] == "topic 'timeless': heartbeat needs an event time; add event_time=\"at\""
+    assert problems[1].startswith("topic 'flutter': heartbeat: 10 milliseconds is too short; make it at least")
     assert problems[2].startswith("topic 'odd': heartbeat: ")
     assert "heartbeat 10 seconds" in hr.as_text(_with_reader(timed))
 

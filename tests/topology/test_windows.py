@@ -46,16 +46,16 @@ def test_windows_say_what_they_are() -> None:
     [
         (lambda: hr.tumbling("0 seconds"), "a tumbling window's size is zero"),
         (lambda: hr.sliding("0 seconds"), "a sliding window's size is zero"),
-        (lambda: hr.tumbling("soon"), "'soon' is no duration"),
+        (lambda: hr.tumbling("soon"), "'soon' is not a duration"),
         (
             lambda: hr.hopping("1 minute", "1 hour"),
-            "leaves gaps that no window covers; make `every` at most 1 minute",
+            "leaves gaps that no window covers; set `every` to at most 1 minute",
         ),
         (lambda: hr.hopping("1 minute", "0 seconds"), "`every` is zero"),
-        (lambda: hr.session(), "either a gap, or an opening event and a timeout"),
-        (lambda: hr.session("1 minute", opens="a"), "either a gap, or an opening event and a timeout"),
-        (lambda: hr.session(opens="a"), "either a gap, or an opening event and a timeout"),
-        (lambda: hr.session(closes="a", timeout="1 hour"), "either a gap, or an opening event and a timeout"),
+        (lambda: hr.session(), "either a gap, or opens= and timeout="),
+        (lambda: hr.session("1 minute", opens="a"), "either a gap, or opens= and timeout="),
+        (lambda: hr.session(opens="a"), "either a gap, or opens= and timeout="),
+        (lambda: hr.session(closes="a", timeout="1 hour"), "either a gap, or opens= and timeout="),
         (lambda: hr.session("0 seconds"), "a session's gap is zero"),
         (lambda: hr.session(opens=" ", timeout="1 hour"), "`opens` is empty"),
         (lambda: hr.session(opens="a", closes="", timeout="1 hour"), "`closes` is empty"),
@@ -99,7 +99,7 @@ def test_aggregates_are_values() -> None:
 
 @pytest.mark.parametrize("column", ["", "  ", None, 5])
 def test_an_aggregate_takes_a_column(column: Any) -> None:
-    with pytest.raises(InputError, match="takes the name of a column"):
+    with pytest.raises(InputError, match="needs the name of a column"):
         hr.sum(column)
 
 

@@ -74,9 +74,9 @@ def run_alone(bench: Bench) -> Section:
         "One node alone",
         [
             f"{ROWS} payments sent at once, every second or when the batch before them is finished, through one node "
-            f"to a topic of one partition: {seconds:g} s of warm-up, then {seconds / 2:g} s that are measured. CPU: of all "
-            "processes of the app and its broker, divided by the batches that had rows. The empty batches after them "
-            "and the idle time until the next second are included. By hand: PySpark with its default settings."
+            f"to a topic of one partition: {seconds:g} s of warm-up, then {seconds / 2:g} s that are measured. CPU: of "
+            "all processes of the app and its broker, divided by the batches that had rows. The empty batches after "
+            "them and the idle time until the next second are included. By hand: PySpark with its default settings."
         ],
         peer=BY_HAND,
     )

@@ -1,4 +1,4 @@
-"""Reading and writing again: what `--reset` and `--replay` will do is said, agreed to, and only then done."""
+"""`--reset` and `--replay`: their effects are shown and confirmed before anything is done."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ __all__ = ["Again"]
 
 
 class Again:
-    """What a run is to begin anew. Names and times that cannot be meant are refused when it is made."""
+    """The nodes that a run resets or replays. Invalid names and times are rejected when it is created."""
 
     def __init__(self, topology: "Topology", resets: Sequence[str], replays: Sequence[str], agreed: bool) -> None:
         from headrace.engine.run.replay import ReplayRequest, query_named
@@ -29,7 +29,7 @@ class Again:
             raise InputError(f"{', '.join(both)} cannot be both reset and replayed", next_step="choose one of the two")
 
     def agreed(self, config: "RunConfig", display: Display) -> "dict[str, Offsets | None]":
-        """The nodes that start over, and from where, once somebody has said yes to it."""
+        """The nodes that start over and their offsets, once that is confirmed."""
         if not self._resets and not self._replays:
             return {}
         from headrace.config.cluster import Cluster

@@ -1,4 +1,4 @@
-"""What the commands that take an app's file share: their options, and how file and settings are read."""
+"""Options of the commands that take an app's file, and how file and settings are read."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,14 +14,14 @@ File = Annotated[
     Path, typer.Argument(metavar="FILE", help="The Python file that declares the app.", show_default=False)
 ]
 AppName = Annotated[
-    str | None, typer.Option("--app", metavar="NAME", help="Which app, where the file declares several.")
+    str | None, typer.Option("--app", metavar="NAME", help="The app to use, if the file declares several.")
 ]
 HomeFolder = Annotated[
     Path | None,
-    typer.Option("--home", metavar="DIR", help="The folder of checkpoints and embedded services; .headrace otherwise."),
+    typer.Option("--home", metavar="DIR", help="The folder for checkpoints and embedded services. Default: .headrace."),
 ]
 KafkaAddress = Annotated[
-    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="A Kafka; the embedded broker otherwise.")
+    str | None, typer.Option("--kafka", metavar="HOST:PORT", help="Kafka's address. Default: the embedded broker.")
 ]
 KafkaSet = Annotated[
     list[str] | None,
@@ -31,21 +31,21 @@ KafkaSet = Annotated[
 ]
 SparkMaster = Annotated[
     str | None,
-    typer.Option(
-        "--spark", metavar="MASTER", help="A Spark, such as spark://HOST:7077; one in this process otherwise."
-    ),
+    typer.Option("--spark", metavar="MASTER", help="Spark's master, such as spark://HOST:7077. Default: local mode."),
 ]
 SparkSet = Annotated[
     list[str] | None,
-    typer.Option("--spark-set", metavar="NAME=VALUE", help="A setting of Spark's. Repeatable."),
+    typer.Option(
+        "--spark-set", metavar="NAME=VALUE", help="A Spark setting, such as spark.driver.memory=4g. Repeatable."
+    ),
 ]
 PostgresDsn = Annotated[
     str | None,
-    typer.Option("--postgres", metavar="DSN", help="A PostgreSQL; the embedded one otherwise."),
+    typer.Option("--postgres", metavar="DSN", help="PostgreSQL's connection string. Default: the embedded server."),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings in TOML; headrace.toml in this folder otherwise."),
+    typer.Option("--config", metavar="FILE", help="The settings file. Default: headrace.toml in this folder."),
 ]
 
 

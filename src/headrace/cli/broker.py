@@ -17,10 +17,10 @@ class Durability(StrEnum):
 
 
 def run(
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds the log.")],
+    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder for the broker's data.")],
     listen: Annotated[
         str,
-        typer.Option("--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one."),
+        typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on; port 0 picks a free port."),
     ] = DEFAULT_KAFKA,
     settings: Annotated[
         list[str] | None,
@@ -30,15 +30,15 @@ def run(
         Durability,
         typer.Option(
             "--durability",
-            help="fsync: acknowledged means on disk. os: faster, but a power cut may lose the last moments.",
+            help="fsync: sync to disk before acknowledging. os: faster, but a power failure may lose records.",
         ),
     ] = Durability.fsync,
     insecure: Annotated[
         bool,
-        typer.Option("--insecure", help="Allow listening beyond this machine without TLS and SASL."),
+        typer.Option("--insecure", help="Allow an address other than loopback without TLS and SASL."),
     ] = False,
 ) -> int:
-    """Run a durable log that Kafka clients can use, until it is stopped."""
+    """Run the broker until it is stopped. Any Kafka client can use it."""
     values = pairs(settings, "--set")
     from headrace.broker import serve
 

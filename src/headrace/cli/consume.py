@@ -26,7 +26,7 @@ def run(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     group: Annotated[
         str | None,
-        typer.Option("--group", metavar="NAME", help="Share the topic with this group and commit offsets."),
+        typer.Option("--group", metavar="NAME", help="Read as a member of this group, and commit offsets."),
     ] = None,
     start: Annotated[
         str,
@@ -37,19 +37,17 @@ def run(
         ),
     ] = "beginning",
     limit: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after N records.")] = None,
-    exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", help="Stop once everything there is has been read.")
-    ] = False,
+    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", help="Stop at the end of the topic.")] = False,
     partitions: Annotated[
         list[int] | None,
-        typer.Option("--partition", min=0, help="Read only this one. Repeatable; not in a group."),
+        typer.Option("--partition", min=0, help="Read only this partition. Repeatable; not with --group."),
     ] = None,
     isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="Whether to see records of transactions not committed.")
+        Isolation, typer.Option("--isolation", help="Whether to show records of transactions that are not committed.")
     ] = Isolation.read_committed,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="TEXT", help="Print the key, this, and the value."),
+        typer.Option("--key-separator", metavar="TEXT", help="Print the key, this text, and the value."),
     ] = None,
     as_json: Json = False,
     kafka: Kafka = None,
@@ -57,9 +55,11 @@ def run(
 ) -> int:
     """Print a topic's records, one a line."""
     if group is not None and partitions:
-        raise typer.BadParameter("a group shares out partitions by itself", param_hint="--partition")
+        raise typer.BadParameter(
+            "a group assigns the partitions: --partition cannot be used with --group", param_hint="--partition"
+        )
     if as_json and key_separator is not None:
-        raise typer.BadParameter("--key-separator has no meaning with --json")
+        raise typer.BadParameter("--key-separator cannot be used with --json")
     position = Position.parse(start, "--from")
     reader = _Reader(connect(kafka, kafka_set), topic, position, isolation, group, exit_at_end)
     if group is None:
@@ -152,7 +152,7 @@ class _Reader:
                 self._consumer.store_offsets(message=message)
             except KafkaException:
                 # The partition moved to another member meanwhile, who reads these records again.
-                note(f"headrace: {self._topic}[{message.partition()}] was taken over by another member")
+                note(f"headrace: {self._topic}[{message.partition()}] was assigned to another member")
 
     def _is_record(self, message: "Message") -> bool:
         from confluent_kafka import KafkaError as ClientError

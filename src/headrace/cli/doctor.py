@@ -1,4 +1,4 @@
-"""`headrace doctor`: is everything here that Headrace needs, and what to type where it is not."""
+"""`headrace doctor`: checks that everything Headrace needs is installed, and says what to do if not."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ NAME_WIDTH = max(map(len, LIBRARIES))
 
 
 class Check(NamedTuple):
-    """One thing looked at, and what to type next where it is a problem."""
+    """One check, and what to type next if it found a problem."""
 
     name: str
     ok: bool
@@ -40,7 +40,7 @@ class Check(NamedTuple):
 def run(
     data: Annotated[
         Path,
-        typer.Option("--data", metavar="DIR", help="The folder whose disk to look at; this one otherwise."),
+        typer.Option("--data", metavar="DIR", help="The folder whose disk to check. Default: this folder."),
     ] = Path("."),
     json: Json = False,
     kafka: Kafka = None,
@@ -56,7 +56,7 @@ def run(
     if json:
         print_json({"ok": not problems, "checks": [check._asdict() for check in checks]})
     else:
-        print("all is well" if not problems else f"{problems} of {len(checks)} checks found a problem")
+        print("no problems found" if not problems else f"{problems} of {len(checks)} checks found a problem")
     return 1 if problems else 0
 
 
@@ -90,7 +90,7 @@ def _java() -> Check:
         return Check("java", False, f"{java} does not run ({error})", install)
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', answer)
     if match is None:
-        return Check("java", False, f"{java} does not tell its version", install)
+        return Check("java", False, f"{java} does not print its version", install)
     ok = int(match[2]) >= OLDEST_JAVA
     return Check("java", ok, match[1], None if ok else install)
 
@@ -105,18 +105,18 @@ def _libraries() -> Iterator[Check]:
                 found += f" with librdkafka {libversion()[0]}"
             yield Check(name, True, found)
         except (PackageNotFoundError, ImportError) as error:
-            yield Check(name, False, f"cannot be used ({error})", "install it again with: pip install headrace")
+            yield Check(name, False, f"cannot be imported ({error})", "reinstall with: pip install headrace")
 
 
 def _jars() -> Check:
-    """Spark's connector: that it is not here yet is no problem, unless the machine has no network."""
+    """Spark's connector: if it is missing, the first run downloads it."""
     from headrace.engine.run.jars import CONNECTORS, cache_folder
 
     spark = version("pyspark")
     wanted = CONNECTORS.get(spark, ())
     folder = cache_folder() / "jars" / f"spark-{spark}"
     there = sum((folder / jar.file_name).exists() for jar in wanted)
-    rest = "" if there == len(wanted) else "; the first run fetches the rest"
+    rest = "" if there == len(wanted) else "; the first run downloads the rest"
     return Check("jars", bool(wanted), f"{there} of {len(wanted)} in {folder}{rest}")
 
 
@@ -133,11 +133,11 @@ def _disk(data: Path) -> Check:
         return Check("disk", False, f"cannot write in {folder} ({error.strerror})", "choose another folder with --data")
     found = f"{free / (1 << 30):.1f} GiB free in {folder}, a sync takes {sync:.1f} ms"
     ok = free >= LEAST_FREE_BYTES
-    return Check("disk", ok, found, None if ok else "make room, or choose another folder with --data")
+    return Check("disk", ok, found, None if ok else "free some space, or choose another folder with --data")
 
 
 def _sync_milliseconds(folder: Path) -> float:
-    """How long the disk takes to keep a page: what an acknowledgement waits for."""
+    """How long the disk takes to sync a page: each acknowledgement waits for that."""
     path = folder / f".headrace-doctor-{os.getpid()}"
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
     try:
@@ -177,7 +177,9 @@ def _kafka(kafka: str | None, kafka_set: list[str] | None) -> Check:
     except Unreachable as error:
         if is_named:
             return Check("kafka", False, error.problem, error.next_step)
-        return Check("kafka", True, "none is named and the embedded broker is not up; headrace run starts it")
+        return Check(
+            "kafka", True, "no address was given and the embedded broker is not running; headrace run starts it"
+        )
     except Error as error:
         return Check("kafka", False, error.problem, error.next_step)
     took = (time.perf_counter() - started) * 1000

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 def run(
     file: File,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart, for Markdown pages.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart, for Markdown pages.")] = False,
     explain: Annotated[
         bool,
-        typer.Option("--explain", help="Say who computes each node, Spark or Headrace, and why. Takes some seconds."),
+        typer.Option("--explain", help="Show for each node whether Spark or Headrace computes it, and why."),
     ] = False,
     app: AppName = None,
     spark: SparkMaster = None,
     config: ConfigFile = None,
 ) -> None:
-    """Draw what feeds what."""
+    """Draw the graph of an app."""
     from headrace.cli.planning import planned
     from headrace.topology import as_mermaid, as_text, load_app
 

@@ -47,7 +47,7 @@ def describe(
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
-    """Show a group's members, what each reads, and how far behind it is."""
+    """Show a group's members, their partitions and their lag."""
     cluster = connect(kafka, kafka_set)
     from confluent_kafka.admin import OffsetSpec
 
@@ -111,20 +111,26 @@ def reset(
     name: Name,
     to: Annotated[str | None, typer.Option("--to", metavar="POSITION", help=POSITION_HELP)] = None,
     shift: Annotated[
-        int | None, typer.Option("--shift", metavar="N", help="So many records on, or back if negative.")
+        int | None, typer.Option("--shift", metavar="N", help="Move by N records; negative moves back.")
     ] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", metavar="TOPIC[:PARTITION]", help="Only this one; all the group has read otherwise."),
+        typer.Option(
+            "--topic",
+            metavar="TOPIC[:PARTITION]",
+            help="Only this topic or partition. Default: all with committed offsets.",
+        ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it; otherwise only show what would be done.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Make the changes. Without it, they are only shown.")
+    ] = False,
     json: Json = False,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """Move a group's committed offsets. Shows the moves; --yes makes them."""
     if (to is None) == (shift is None):
-        raise typer.BadParameter("say where: either --to or --shift")
+        raise typer.BadParameter("pass either --to or --shift")
     position = None if to is None else Position.parse(to, "--to")
     cluster = connect(kafka, kafka_set)
     admin = cluster.admin()
@@ -133,7 +139,7 @@ def reset(
     keys = _chosen(cluster, admin, topics) if topics else sorted(committed)
     if not keys:
         raise GroupNotFound(
-            f"group {name!r} has no committed offsets at {cluster.address}", next_step="name what to set with --topic"
+            f"group {name!r} has no committed offsets at {cluster.address}", next_step="name the topics with --topic"
         )
     if position is not None:
         targets = position.resolve(cluster, admin, keys)
@@ -157,7 +163,7 @@ def reset(
     if yes:
         note(f"moved {len(moves)} offsets of {name}")
     else:
-        note("nothing was changed; do it with --yes")
+        note("nothing was changed; pass --yes to make these changes")
 
 
 @app.command("delete")
@@ -187,7 +193,7 @@ def _group(cluster: "Cluster", admin: "AdminClient", name: str) -> "ConsumerGrou
     from confluent_kafka import ConsumerGroupState
 
     missing = GroupNotFound(
-        f"group {name!r} does not exist at {cluster.address}", next_step="see which do: headrace groups list"
+        f"group {name!r} does not exist at {cluster.address}", next_step="list the groups with: headrace groups list"
     )
     try:
         group = _describe(cluster, admin, name)
@@ -213,8 +219,8 @@ def _check_unused(cluster: "Cluster", admin: "AdminClient", name: str) -> None:
         return  # offsets can be set for a group that is yet to come
     if members:
         raise GroupInUse(
-            f"group {name!r} has {members} members at {cluster.address}, who would go on from where they are",
-            next_step="stop them first",
+            f"group {name!r} has {members} members at {cluster.address}; its offsets cannot be changed now",
+            next_step="stop the members first",
         )
 
 
@@ -251,7 +257,7 @@ def _shifted(
 ) -> "Partitions":
     for topic, index in keys:
         if (topic, index) not in committed:
-            raise InputError(f"{topic}[{index}] has no committed offset to shift", next_step="use --to instead")
+            raise InputError(f"{topic}[{index}] has no committed offset to move", next_step="use --to instead")
     starts = Position("beginning").resolve(cluster, admin, keys)
     ends = Position("end").resolve(cluster, admin, keys)
     return {key: min(max(starts[key], committed[key] + by), ends[key]) for key in keys}

@@ -1,4 +1,4 @@
-"""A Kafka cluster as the commands see it: clients that fail fast, and errors a person can act on.
+"""A Kafka cluster for the commands: clients that fail fast, with errors that say what to do.
 
 Importing this loads librdkafka, so the commands import it only once they run.
 """
@@ -22,15 +22,15 @@ from headrace.topology.nearest import nearest
 REQUEST_SECONDS = 15.0
 
 _KINDS: dict[int, tuple[type[KafkaError], str | None]] = {
-    ClientError._TRANSPORT: (Unreachable, "look closer with: headrace doctor"),
-    ClientError._TIMED_OUT: (Unreachable, "look closer with: headrace doctor"),
-    ClientError._ALL_BROKERS_DOWN: (Unreachable, "look closer with: headrace doctor"),
-    ClientError.UNKNOWN_TOPIC_OR_PART: (TopicNotFound, "see which exist: headrace topics list"),
-    ClientError._UNKNOWN_TOPIC: (TopicNotFound, "see which exist: headrace topics list"),
-    ClientError._UNKNOWN_PARTITION: (TopicNotFound, "see which exist: headrace topics describe TOPIC"),
-    ClientError.NON_EMPTY_GROUP: (GroupInUse, "stop its members first"),
-    ClientError.UNKNOWN_MEMBER_ID: (GroupInUse, "stop its members first"),
-    ClientError.GROUP_ID_NOT_FOUND: (GroupNotFound, "see which exist: headrace groups list"),
+    ClientError._TRANSPORT: (Unreachable, "find the cause with: headrace doctor"),
+    ClientError._TIMED_OUT: (Unreachable, "find the cause with: headrace doctor"),
+    ClientError._ALL_BROKERS_DOWN: (Unreachable, "find the cause with: headrace doctor"),
+    ClientError.UNKNOWN_TOPIC_OR_PART: (TopicNotFound, "list the topics with: headrace topics list"),
+    ClientError._UNKNOWN_TOPIC: (TopicNotFound, "list the topics with: headrace topics list"),
+    ClientError._UNKNOWN_PARTITION: (TopicNotFound, "list the partitions with: headrace topics describe TOPIC"),
+    ClientError.NON_EMPTY_GROUP: (GroupInUse, "stop the members first"),
+    ClientError.UNKNOWN_MEMBER_ID: (GroupInUse, "stop the members first"),
+    ClientError.GROUP_ID_NOT_FOUND: (GroupNotFound, "list the groups with: headrace groups list"),
 }
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Cluster:
     address: str
     settings: Mapping[str, str]
     is_guess: bool = False
-    """Whether nobody named the address: it is merely where a broker usually is."""
+    """Whether the address is the default one, because none was given."""
 
     def admin(self) -> AdminClient:
         return self._client(AdminClient, {})
@@ -63,7 +63,7 @@ class Cluster:
             nonlocal lost
             if error.code() == ClientError._ALL_BROKERS_DOWN and not lost:
                 lost = True
-                note(f"headrace: {self.address} does not answer, trying again")
+                note(f"headrace: {self.address} does not answer; retrying")
 
         config: dict[str, Any] = {
             "bootstrap.servers": self.address,
@@ -78,20 +78,20 @@ class Cluster:
         except KafkaException as error:
             message = str(error.args[0].str())
             raise InputError(
-                f"the client refuses its settings: {message}",
+                f"invalid client setting: {message}",
                 next_step="correct --kafka-set, HEADRACE_KAFKA_... or [kafka-settings] of headrace.toml",
             ) from error
 
     def check_reachable(self) -> None:
-        """Fail at once, with the reason, where librdkafka would retry in silence until its time is up."""
+        """Fail at once, with the reason; librdkafka would retry silently until its timeout."""
         try:
             check_reachable(self.address, security_protocol=self.settings.get("security.protocol", "PLAINTEXT"))
         except Unreachable as error:
             if not self.is_guess:
                 raise
             raise Unreachable(
-                f"no Kafka was named, there is no home folder here, and {error.problem}",
-                next_step="start one with: headrace up; or name one with --kafka, HEADRACE_KAFKA or headrace.toml",
+                f"no Kafka address was given, there is no home folder here, and {error.problem}",
+                next_step="start a broker with: headrace up; or set --kafka, HEADRACE_KAFKA or kafka in headrace.toml",
             ) from error
 
     @contextmanager
@@ -109,7 +109,7 @@ class Cluster:
         return kind(problem, next_step=next_step, code=error.name())
 
     def topic(self, admin: AdminClient, name: str, how_to_create: str | None = None) -> TopicDescription:
-        """The topic with its partitions; asking never creates it."""
+        """The topic with its partitions. Does not create it."""
         future = admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_SECONDS)[name]
         try:
             description: TopicDescription = self.result(future, f"describe topic {name!r}")
@@ -124,7 +124,7 @@ class Cluster:
             ) from error
 
     def create(self, admin: AdminClient, name: str) -> None:
-        """A topic with the cluster's defaults; one that somebody else has just created is as good."""
+        """Create a topic with the cluster's defaults, unless it has been created meanwhile."""
         future = admin.create_topics([NewTopic(name, -1, -1)], request_timeout=REQUEST_SECONDS)[name]
         try:
             self.result(future, f"create topic {name!r}")

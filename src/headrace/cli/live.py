@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Display"]
 
 COLUMNS = ("node", "rows/s", "lag", "watermark", "late", "rejected", "state rows", "state size", "batch time", "errors")
+UNMATCHED = "unmatched"
 LOOK_EVERY = 0.5
 LINE_EVERY = 10.0
 
@@ -78,6 +79,7 @@ class Display:
         shown: dict[str, tuple[object, ...]] = {}
         happened: dict[str, tuple[object, ...]] = {}
         errors: dict[str, str | None] = {}
+        hinted: dict[str, int] = {}
         looks = 0
         while not ended.wait(LOOK_EVERY):
             looks += 1
@@ -90,6 +92,9 @@ class Display:
                     shown[node.node] = (node.batch, node.lag, node.errors)
                     errors[node.node] = node.last_error
                 happened[node.node] = event
+                for hint in node.hints[hinted.get(node.node, 0) :]:
+                    self.remark(f"{node.node}: {hint}")
+                hinted[node.node] = len(node.hints)
 
 
 def table(nodes: "Sequence[NodeProgress]") -> "Table":
@@ -98,15 +103,18 @@ def table(nodes: "Sequence[NodeProgress]") -> "Table":
     from rich.text import Text
 
     result = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for column in COLUMNS:
+    # Most apps look nothing up: the column is there once it has something to show.
+    with_unmatched = any(node.unmatched for node in nodes)
+    for column in (*COLUMNS, *([UNMATCHED] if with_unmatched else [])):
         result.add_column(column, justify="left" if column == "node" else "right", no_wrap=column != "node")
     for node in nodes:
         style = {"failed": "bold red", "restarting": "yellow"}.get(node.state, "")
         name = Text(node.node, style=style)
         if node.state not in ("running", "stopped"):
             name.append(f" ({node.state})", style=style)
-        result.add_row(name, *cells(node))
+        result.add_row(name, *cells(node), *([f"{node.unmatched:,}"] if with_unmatched else []))
     wrong = [f"{node.node}: {node.last_error}" for node in nodes if node.last_error and node.state != "running"]
+    wrong += [f"{node.node}: {hint}" for node in nodes for hint in node.hints]
     if wrong:
         result.caption = Text("\n".join(wrong), style="yellow")
         result.caption_justify = "left"
@@ -119,7 +127,7 @@ def cells(node: "NodeProgress") -> list[str]:
         f"{node.rows_per_second:,.0f}",
         "?" if node.lag is None else f"{node.lag:,}",
         "-" if node.watermark is None else _shown_time(node.watermark),
-        f"{node.late:,}",
+        f"≥ {node.late:,}" if node.late_is_minimum else f"{node.late:,}",
         f"{node.rejected:,}",
         f"{node.state_rows:,}",
         _shown_size(node.state_bytes),
@@ -133,7 +141,8 @@ def line(node: "NodeProgress", *, is_error_known: bool = False) -> str:
     rate, lag, watermark, late, rejected, state, size, batch, errors = cells(node)
     said = [f"{node.node}: {node.state}, {rate} rows/s, lag {lag}"]
     said += [f"watermark {watermark}"] if node.watermark is not None else []
-    said += [f"{late} late, {rejected} rejected, {state} state rows ({size})"]
+    said += [f"{late.replace('≥', 'at least')} late, {rejected} rejected, {state} state rows ({size})"]
+    said += [f"{node.unmatched:,} unmatched"] if node.unmatched else []
     said += [f"batch {node.batch} took {batch}"] if node.batch is not None else []
     if node.errors:
         said += [f"{errors} errors" if is_error_known else f"{errors} errors, the last: {node.last_error}"]

@@ -1,4 +1,4 @@
-"""The command line: its commands, and the one place where errors become a line and an exit code."""
+"""The command line: its commands, and how errors become a message and an exit code."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="headrace",
-    help="Event streams end to end: a file of functions, run from topics to topics and tables.",
+    help="Event streams end to end: run functions that read topics and write topics and tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run the command; whatever goes wrong ends in one line on stderr, or one for each problem, and an exit code."""
+    """Run the command. An error is printed as one line on stderr, or one for each problem, with an exit code."""
     try:
         code = app(words, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
@@ -70,7 +70,7 @@ def run(words: Sequence[str]) -> int:
     except Error as error:
         return _fail(str(error), 1)
     except typer.Abort:
-        return _fail("nothing was done", 1)
+        return _fail("cancelled", 1)
     except typer.TyperException as error:
         return _usage(error)
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ Kafka = Annotated[
     typer.Option(
         "--kafka",
         metavar="HOST:PORT",
-        help="Where Kafka is, several with commas; else HEADRACE_KAFKA, headrace.toml, or the embedded broker.",
+        help="Kafka's address, or several with commas. Default: HEADRACE_KAFKA, headrace.toml, or the embedded broker.",
         show_default=False,
     ),
 ]
@@ -30,7 +30,7 @@ KafkaSettings = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 class Isolation(StrEnum):
@@ -52,7 +52,7 @@ def pairs(items: list[str] | None, option: str) -> dict[str, str]:
 
 
 def connect(kafka: str | None, kafka_set: list[str] | None) -> "Cluster":
-    """The cluster that `headrace run` would use here; where nothing is said of any, the one at the usual address."""
+    """The cluster that `headrace run` would use here, or the one at the default address if none is configured."""
     given = {"kafka": kafka, "kafka_settings": pairs(kafka_set, "--kafka-set") or None}
     check_address(kafka)
     from headrace.cli.kafka import Cluster
@@ -69,7 +69,7 @@ def connect(kafka: str | None, kafka_set: list[str] | None) -> "Cluster":
 
 
 def check_address(kafka: str | None) -> None:
-    """Whether what was given as `--kafka` is an address at all."""
+    """Reject a value of `--kafka` that is not an address."""
     if kafka is None:
         return
     from headrace.config.reachability import addresses_of

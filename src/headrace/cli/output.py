@@ -1,4 +1,4 @@
-"""Data on stdout: a table for people, aligned columns for pipes, JSON for programs."""
+"""Output on stdout: tables for people, aligned columns for pipes, JSON for programs."""
 
 import json
 import sys
@@ -49,12 +49,12 @@ def _print_pretty(columns: Sequence[str], texts: Sequence[Sequence[str]], numeri
 
 
 def note(message: str) -> None:
-    """A remark for the person at the terminal; stdout stays data."""
+    """A message for people, on stderr: stdout is for data."""
     print(message, file=sys.stderr)
 
 
 def ask(question: str) -> None:
-    """Go on only if a person says yes; a script says so beforehand with --yes."""
+    """Ask for confirmation. A script passes --yes instead."""
     if not sys.stdin.isatty():
-        raise InputError("nobody is there to confirm it, so nothing was done", next_step="add --yes")
+        raise InputError("stdin is not a terminal, so nothing was changed", next_step="to confirm, add --yes")
     typer.confirm(question, abort=True)

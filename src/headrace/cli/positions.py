@@ -1,4 +1,4 @@
-"""Places in a topic, as people write them: beginning, end, an offset, a time."""
+"""Positions in a topic: beginning, end, an offset, a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.cli.kafka import Cluster, Partitions
 
 POSITION_HELP = (
-    "beginning, end, an offset (42), so many before the end (-10), "
+    "beginning, end, an offset (42), N before the end (-10), "
     "or a time (2026-01-31T12:00:00Z, or @ and milliseconds since 1970)"
 )
 _NAMES: dict[str, Literal["beginning", "end"]] = {
@@ -26,7 +26,7 @@ _NAMES: dict[str, Literal["beginning", "end"]] = {
 
 @dataclass(frozen=True)
 class Position:
-    """Where to stand in each partition: `value` is an offset, a distance or milliseconds, as `kind` says."""
+    """A position in each partition: `value` is an offset, a distance or milliseconds, depending on `kind`."""
 
     kind: Literal["beginning", "end", "offset", "before-end", "time"]
     value: int = 0
@@ -45,13 +45,13 @@ class Position:
         try:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
-            raise typer.BadParameter(f"{text!r} is no position, write {POSITION_HELP}", param_hint=option) from None
+            raise typer.BadParameter(f"{text!r} is not a position; write {POSITION_HELP}", param_hint=option) from None
         return cls("time", round(moment.timestamp() * 1000))  # without a zone, the machine's own
 
     def resolve(
         self, cluster: "Cluster", admin: "AdminClient", partitions: Sequence[tuple[str, int]], **options: Any
     ) -> "Partitions":
-        """The offset this means in each partition, never outside of what the partition holds."""
+        """The offset in each partition, limited to the offsets that exist there."""
         from confluent_kafka.admin import OffsetSpec
 
         ends = cluster.offsets(admin, partitions, OffsetSpec.latest(), **options)

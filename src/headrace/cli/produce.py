@@ -1,4 +1,4 @@
-"""`headrace produce`: lines of text become records, and every one is accounted for."""
+"""`headrace produce`: lines of text become records, and each is reported."""
 
 import math
 import sys
@@ -27,7 +27,7 @@ FLUSH_SECONDS_AFTER_INTERRUPT = 5.0
 
 
 class Acks(StrEnum):
-    """Who must have a record before it counts as sent."""
+    """How many replicas must acknowledge a record."""
 
     none = "0"
     leader = "1"
@@ -47,31 +47,31 @@ class Compression(StrEnum):
 def run(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Files of lines; - or none means stdin.")
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Files to read lines from. Default, or -: stdin.")
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+        str | None, typer.Option("--key-separator", metavar="TEXT", help="The text between key and value.")
     ] = None,
     json_lines: Annotated[
         bool,
         typer.Option("--json-lines", help="Each line is an object with key, value, headers, partition, timestamp."),
     ] = False,
     header: Annotated[
-        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="On every record. Repeatable.")
+        list[str] | None, typer.Option("--header", metavar="NAME=VALUE", help="A header for every record. Repeatable.")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Where to; by the key's hash otherwise.")
+        int | None, typer.Option("--partition", min=0, help="The partition to write to. Default: by the key's hash.")
     ] = None,
     create: Annotated[bool, typer.Option("--create", help="Create the topic if it does not exist.")] = False,
-    acks: Annotated[Acks, typer.Option("--acks", help="Who must have it before it counts.")] = Acks.all,
+    acks: Annotated[Acks, typer.Option("--acks", help="How many replicas must acknowledge a record.")] = Acks.all,
     compression: Annotated[Compression, typer.Option("--compression")] = Compression.none,
     json: Json = False,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> int:
-    """Send lines as records; exit 0 only when every one was acknowledged."""
+    """Send lines as records. Exits 0 only if all were acknowledged."""
     if json_lines and key_separator is not None:
-        raise typer.BadParameter("--key-separator has no meaning with --json-lines")
+        raise typer.BadParameter("--key-separator cannot be used with --json-lines")
     if key_separator == "":
         raise typer.BadParameter("the separator is empty", param_hint="--key-separator")
     headers = _parse_headers(header)
@@ -103,7 +103,7 @@ def run(
     delivery.report(json)
     if bad_line is not None:
         raise InputError(
-            f"{bad_line.problem}; nothing from there on was sent", next_step=bad_line.next_step
+            f"{bad_line.problem}; this line and the ones after it were not sent", next_step=bad_line.next_step
         ) from bad_line
     if interrupted:
         return 130
@@ -193,17 +193,17 @@ class _Delivery:
             return
         for failure in self._failures:
             note(f"{failure['line']}: {failure['reason']}")
-        word = "handed over (acks=0 asks for no answer)" if self._acks is Acks.none else "acknowledged"
+        word = "sent (with acks=0 nothing is acknowledged)" if self._acks is Acks.none else "acknowledged"
         note(f"{self.acknowledged} of {self.sent} records {word}")
 
     def advice(self) -> str:
         if "_MSG_TIMED_OUT" in self._codes:
-            return "see whether it answers: headrace doctor"
+            return "check the connection with: headrace doctor"
         if "MSG_SIZE_TOO_LARGE" in self._codes:
-            return "larger ones need --kafka-set message.max.bytes=N and the topic's max.message.bytes"
+            return "for larger records set --kafka-set message.max.bytes=N and the topic's max.message.bytes"
         if self._codes & {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"}:
-            return f"see what is there: headrace topics describe {self._topic}"
-        return "the reasons are above"
+            return f"list the partitions with: headrace topics describe {self._topic}"
+        return "the reasons are printed above"
 
     def _on_delivery(self, place: str, error: "ClientError | None", _message: Any) -> None:
         if error is None:

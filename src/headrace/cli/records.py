@@ -1,4 +1,4 @@
-"""Records as lines of text: what `consume --json` prints is what `produce --json-lines` reads."""
+"""Records as lines of text. `produce --json-lines` reads what `consume --json` prints."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 class Record(NamedTuple):
-    """What can be said of a record before it is sent."""
+    """A record before it is sent."""
 
     key: bytes | None
     value: bytes | None
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 def to_json(data: bytes | None) -> str | dict[str, str] | None:
-    """Text where it is text; `{"base64": ...}` where it is not."""
+    """Text if it is UTF-8, else `{"base64": ...}`."""
     if data is None:
         return None
     try:
@@ -43,7 +43,7 @@ def from_json(value: Any, what: str) -> bytes | None:
         try:
             return base64.b64decode(value["base64"], validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise InputError(f'"{what}" is marked base64 and is not') from None
+            raise InputError(f'"{what}" is not valid base64') from None
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -52,12 +52,12 @@ def parse_json_line(line: bytes, headers: Headers) -> Record:
     try:
         fields = json.loads(line)
     except ValueError as error:
-        raise InputError(f"no JSON ({error})") from None
+        raise InputError(f"not valid JSON ({error})") from None
     if not isinstance(fields, dict):
-        raise InputError(f"a JSON object is wanted, not {type(fields).__name__}")
+        raise InputError(f"expected a JSON object, found {type(fields).__name__}")
     unknown = fields.keys() - {*_FIELDS, *_IGNORED}
     if unknown:
-        raise InputError(f'no field "{min(unknown)}" is known', next_step=f"use {', '.join(_FIELDS)}")
+        raise InputError(f'unknown field "{min(unknown)}"', next_step=f"use {', '.join(_FIELDS)}")
     return Record(
         key=from_json(fields.get("key"), "key"),
         value=from_json(fields.get("value"), "value"),
@@ -73,7 +73,7 @@ def parse_plain_line(line: bytes, separator: bytes | None, headers: Headers) -> 
         return Record(None, line, headers)
     key, found, value = line.partition(separator)
     if not found:
-        raise InputError(f"the separator {separator.decode()!r} is not in it")
+        raise InputError(f"the line does not contain the separator {separator.decode()!r}")
     return Record(key, value, headers)
 
 
@@ -84,7 +84,7 @@ def _headers(value: Any) -> Headers:
     if not isinstance(items, list) or not all(
         isinstance(item, (list, tuple)) and len(item) == 2 and isinstance(item[0], str) for item in items
     ):
-        raise InputError('"headers" is wanted as {"name": "value"} or [["name", "value"]]')
+        raise InputError('"headers" must be {"name": "value"} or [["name", "value"]]')
     return [(name, from_json(content, f"headers.{name}")) for name, content in items]
 
 
@@ -93,5 +93,5 @@ def _whole_number(fields: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InputError(f'"{name}" is wanted as a whole number, not {json.dumps(value)}')
+        raise InputError(f'"{name}" must be a whole number, not {json.dumps(value)}')
     return value

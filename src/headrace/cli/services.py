@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def up(home: HomeFolder = None, config: ConfigFile = None) -> None:
-    """Start the embedded broker and PostgreSQL, and keep them until `headrace down`."""
+    """Start the embedded broker and PostgreSQL. They run until `headrace down`."""
     services = _services(home, config)
     services.up()
     for status in services.status():
@@ -22,13 +22,13 @@ def up(home: HomeFolder = None, config: ConfigFile = None) -> None:
 
 
 def down(home: HomeFolder = None, config: ConfigFile = None) -> None:
-    """Stop the embedded broker and PostgreSQL. What they hold stays."""
+    """Stop the embedded broker and PostgreSQL. Their data is kept."""
     stopped = _services(home, config).down()
     print(f"stopped {' and '.join(stopped)}" if stopped else "nothing was running")
 
 
 def status(home: HomeFolder = None, config: ConfigFile = None, json: Json = False) -> None:
-    """Show what runs, where, and how large it is."""
+    """Show which services run, where, and how much memory they use."""
     found = _services(home, config).status()
     if json:
         print_json(

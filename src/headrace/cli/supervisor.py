@@ -21,7 +21,6 @@ import psutil
 from headrace import EngineError
 from headrace.cli.link import Link
 from headrace.cli.live import Display
-from headrace.services import Services
 from headrace.threads import Threads
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ class Supervisor:
         self._config = config
         self._seconds = seconds
         self._display = Display()
-        self._services = Services(config.home)
-        self._threads = Threads(self._services.home.logs / "services.log")
+        self._threads = Threads(config.home.absolute() / "logs" / "services.log")
         self._is_stopping = False
         self._driver: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
@@ -74,6 +72,8 @@ class Supervisor:
                 driver = self._driver = _spawn(theirs.fileno())
             link = self._link = Link(ours)
             try:
+                import headrace.services  # noqa: F401, which takes a while, as the start of the driver does
+
                 if self._is_stopping:
                     driver.terminate()
                 while self._threads.failure is None:
@@ -103,7 +103,10 @@ class Supervisor:
     def _started(self, services: ExitStack, *, kafka: bool, postgres: bool) -> dict[str, str | None]:
         if not kafka and not postgres:
             return {"kafka": None, "postgres": None}
-        used = self._services.used(kafka=kafka, postgres=postgres, notice=self._notice, threads=self._threads)
+        from headrace.services import Services
+
+        needed = Services(self._config.home)
+        used = needed.used(kafka=kafka, postgres=postgres, notice=self._notice, threads=self._threads)
         found = services.enter_context(used)
         return {"kafka": found.kafka, "postgres": found.postgres}
 

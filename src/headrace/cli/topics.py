@@ -24,7 +24,7 @@ Configs = Annotated[
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Show Kafka's own topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
     json: Json = False,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
@@ -57,13 +57,13 @@ def list_topics(
 def create(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", min=1, help="How many; the cluster's default otherwise.")
+        int | None, typer.Option("--partitions", min=1, help="The number of partitions. Default: the cluster's.")
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option("--replicas", min=1, help="Copies of each; the cluster's default otherwise.")
+        int | None, typer.Option("--replicas", min=1, help="The replication factor. Default: the cluster's.")
     ] = None,
     settings: Configs = None,
-    if_missing: Annotated[bool, typer.Option("--if-missing", help="Leave a topic that exists as it is.")] = False,
+    if_missing: Annotated[bool, typer.Option("--if-missing", help="Do nothing for a topic that exists.")] = False,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
@@ -92,7 +92,7 @@ def create(
                     f"topic {name!r} already exists at {cluster.address}",
                     next_step=f"see it with: headrace topics describe {name}",
                 ) from error
-            print(f"{name} is already there")
+            print(f"{name} exists")
 
 
 @app.command("describe")
@@ -147,7 +147,7 @@ def alter(
     ] = None,
     settings: Configs = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Back to the default. Repeatable.")
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Reset a setting to its default. Repeatable.")
     ] = None,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
@@ -155,7 +155,7 @@ def alter(
     """Change a topic's settings, or give it more partitions."""
     changes = pairs(settings, "--set")
     if not changes and not unset and partitions is None:
-        raise typer.BadParameter("nothing to change: say --set, --unset or --partitions")
+        raise typer.BadParameter("nothing to change: pass --set, --unset or --partitions")
     cluster = connect(kafka, kafka_set)
     from confluent_kafka.admin import (
         AlterConfigOpType,

@@ -1,4 +1,4 @@
-"""A consumer of typed rows: a group's share of a topic, in which what was processed is committed, not what was read."""
+"""A consumer of typed rows. It commits the offsets of records that were processed, not of those that were read."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,11 +37,11 @@ OnRejected: TypeAlias = Callable[[Record, str], None]
 
 
 class Consumer:
-    """A member of a group. Use it as a context manager, and iterate over it for records.
+    """A consumer in a group. Use it as a context manager, and iterate over it to get records.
 
-    A record counts as processed once the next one is asked for, or the `with` block is left without an error.
-    What was processed is committed within a second, when partitions move, and at the end; after a crash the rest
-    comes again: at-least-once. `handle` with `deduplicate_by` makes coming again harmless.
+    A record is processed when the next one is requested, or when the `with` block ends without an error. Offsets of
+    processed records are committed within a second, on a rebalance, and at the end. After a crash the other records
+    are delivered again: at-least-once. `handle` with `deduplicate_by` skips duplicates.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Consumer:
         on_rejected: OnRejected | None = None,
     ) -> None:
         if start not in ("earliest", "latest"):
-            raise InputError(f"start is {start!r}", next_step='say "earliest" or "latest"')
+            raise InputError(f"start is {start!r}", next_step='use "earliest" or "latest"')
         feed = topic_feed(app, topic)
         self.topic = feed.topic_name
         self.group = group
@@ -74,7 +74,7 @@ class Consumer:
         self._client.subscribe([self.topic])
 
     def poll(self, seconds: float = POLL_SECONDS) -> Record | None:
-        """The next record, or None if there was none in that time. The one before it counts as processed."""
+        """The next record, or None if there is none within the time. The previous record counts as processed."""
         self._mark_processed()
         message = self._client.poll(seconds)
         if message is None:
@@ -84,9 +84,9 @@ class Consumer:
             self._bear(error)
             return None
         record = record_of(message)
-        row = _with_row(record, self._read, self._on_rejected)
+        found = _with_row(record, self._read, self._on_rejected)
         self._given = record
-        return row
+        return found
 
     def handle(
         self,
@@ -99,21 +99,21 @@ class Consumer:
     ) -> None:
         """Call `function(record)` for each record, until `stop()`. With `deduplicate_by` an id is handled once.
 
-        Ids are columns of the row, or what a function makes of the record. Where they are kept decides what is
-        promised:
+        An id is one or several columns, or the result of a function of the record. The guarantee depends on where
+        ids are kept:
 
-        - In memory, the last `remember` of them: a record that comes again while this consumer runs is skipped,
-          one that comes again after a crash is not. For handlers whose effect may be repeated at a restart.
+        - In memory, the last `remember` ids: duplicates are skipped while this consumer runs, but not after a restart.
+          For handlers whose effect may be repeated then.
         - With `postgres`, in its table `headrace.handled`: the function is called as `function(record, connection)`
-          inside a transaction that also keeps the id. What it does through that connection happens once for each
-          id, whatever crashes; what it does elsewhere (a mail, a request) may be repeated. Ids are kept for ever,
-          or for `forget_after`.
+          inside a transaction that also keeps the id. What it does through that connection happens exactly once
+          for each id; other effects (a mail, a request) may be repeated. Ids are kept for `forget_after`, or without
+          limit.
 
-        An error of the function ends the handling, and its record comes again.
+        If the function raises, `handle` raises, and the record is delivered again.
         """
         if deduplicate_by is None:
             if postgres is not None:
-                raise InputError("postgres= keeps ids, and there are none", next_step='say deduplicate_by="id"')
+                raise InputError("postgres= needs ids to deduplicate by", next_step='add deduplicate_by="id"')
             for record in self:
                 function(record)
             return
@@ -127,7 +127,7 @@ class Consumer:
             memory.handle(read_id(record), record, function)
 
     def commit(self) -> None:
-        """Count the last record as processed, and commit now."""
+        """Mark the last record as processed and commit its offset now."""
         self._mark_processed()
         try:
             self._client.commit(asynchronous=False)
@@ -136,11 +136,11 @@ class Consumer:
                 raise explained(error, f"commit the offsets of group {self.group!r} at {self._address}") from error
 
     def stop(self) -> None:
-        """End the iteration or the handling after the record in hand. Any thread and any signal handler may."""
+        """End the iteration or `handle` after the current record. Safe in any thread and in signal handlers."""
         self._stopped.set()
 
     def close(self) -> None:
-        """Commit what was processed and leave the group."""
+        """Commit the offsets of processed records and leave the group."""
         if not self._closed:
             self._closed = True
             self._client.close()
@@ -235,7 +235,7 @@ def _messages_to_end(feed: Feed, settings: Mapping[str, Any]) -> Iterator[Messag
 
 
 def partitions_of(client: Client, topic: str, address: str) -> list[int]:
-    """The topic's partitions; asking does not make it."""
+    """The topic's partitions. Does not create the topic."""
     try:
         found = client.list_topics(topic, timeout=CONNECT_SECONDS).topics[topic]
     except KafkaException as error:
@@ -243,6 +243,6 @@ def partitions_of(client: Client, topic: str, address: str) -> list[int]:
     if found.error is not None or not found.partitions:
         raise TopicNotFound(
             f"topic {topic!r} does not exist at {address}",
-            next_step="run the app that writes it, or see: headrace topics list",
+            next_step="run the app that writes it, or list the topics with: headrace topics list",
         )
     return sorted(found.partitions)

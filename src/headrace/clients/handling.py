@@ -72,7 +72,7 @@ class PostgresMemory:
 
         if connection.info.transaction_status != TransactionStatus.IDLE:
             raise InputError(
-                "the connection is in the middle of a transaction, which would hold all that is handled",
+                "the connection has an open transaction",
                 next_step="commit it first, or connect with autocommit=True",
             )
         self._connection = connection
@@ -103,7 +103,7 @@ def id_reader(by: str | Sequence[str] | Callable[[Record], str]) -> Callable[[Re
         return by
     names = [by] if isinstance(by, str) else list(by)
     if not names:
-        raise InputError("deduplicate_by names no column", next_step='say deduplicate_by="id"')
+        raise InputError("deduplicate_by names no column", next_step='add deduplicate_by="id"')
 
     def read(record: Record) -> str:
         values = columns_of(record.row)
@@ -115,10 +115,8 @@ def id_reader(by: str | Sequence[str] | Callable[[Record], str]) -> Callable[[Re
 
 def _value(name: str, values: Mapping[str, Any], record: Record) -> str:
     if name not in values:
-        raise InputError(
-            f"{record}: there is no column {name!r} to deduplicate by", next_step=did_you_mean(name, values)
-        )
+        raise InputError(f"{record}: no column {name!r} to deduplicate by", next_step=did_you_mean(name, values))
     value = values[name]
     if value is None:
-        raise InputError(f"{record}: the id {name!r} is null, so that nothing tells whether it was handled")
+        raise InputError(f"{record}: the id {name!r} is null, so it cannot be deduplicated")
     return str(value)

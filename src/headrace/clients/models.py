@@ -24,7 +24,7 @@ def builder_of(model: type) -> Build:
             return build(row)
         except (ValueError, TypeError) as error:
             said = str(error).splitlines()[0]
-            raise InputError(f"{model.__name__} does not take the row: {said}") from error
+            raise InputError(f"{model.__name__} rejected the row: {said}") from error
 
     return checked
 

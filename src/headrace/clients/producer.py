@@ -34,10 +34,10 @@ Headers = Mapping[str, bytes | str | None]
 
 
 class Producer:
-    """Sends rows of an app's topics. Use it as a context manager: leaving it waits for what is on its way.
+    """Sends rows to an app's topics. Use it as a context manager: at the end it waits for all acknowledgements.
 
-    Each row is written once per `send`, in the order of sending within a partition, and acknowledged by all
-    replicas before there is a receipt. Any thread may send.
+    A row is written once, in the order of sending within a partition, and its receipt is given when all in-sync
+    replicas have it. Safe to use from several threads.
     """
 
     def __init__(self, app: App, settings: Mapping[str, Any]) -> None:
@@ -82,12 +82,12 @@ class Producer:
         own_key, value = self._writers[node].write(row)
         if key is not None and own_key is not None:
             raise InputError(
-                f"topic {node.name!r}: the key is made of {', '.join(node.key)}", next_step="leave key= out"
+                f"topic {node.name!r}: the key is taken from the columns {', '.join(node.key)}", next_step="omit key="
             )
         return self._produce(node.topic_name, value, own_key if key is None else key, headers, timestamp, partition)
 
     def send_all(self, topic: Feed | str, rows: Iterable[Any]) -> list[Receipt]:
-        """Send rows and wait until all are acknowledged: their receipts, in the order of the rows."""
+        """Send rows and wait until all are acknowledged. Returns their receipts in the order of the rows."""
         sent = []
         for number, row in enumerate(rows, start=1):
             try:
@@ -109,11 +109,11 @@ class Producer:
         timestamp: datetime | None = None,
         partition: int | None = None,
     ) -> "Future[Receipt]":
-        """Send bytes as they are, whatever the schema says: what a foreign producer might do."""
+        """Send bytes without checking them against the schema, as a producer of another system might."""
         return self._produce(self._topic(topic).topic_name, value, key, headers, timestamp, partition)
 
     def flush(self) -> None:
-        """Wait for all that was sent; raises a KafkaError if something of it was not acknowledged."""
+        """Wait until all records are acknowledged. Raises KafkaError if any was not."""
         while self._client.flush(POLL_SECONDS):
             pass  # in short turns, so that Ctrl-C gets through
         failures, self._failures = self._failures, []
@@ -123,7 +123,7 @@ class Producer:
             raise NotDelivered(f"{len(failures)} records were not acknowledged; the first: {failures[0]}")
 
     def close(self) -> None:
-        """Wait for all that was sent, then let go of the connection."""
+        """Wait until all records are acknowledged, then close the connection."""
         if not self._closed.is_set():
             try:
                 self.flush()
@@ -147,7 +147,7 @@ class Producer:
         feed = named_feed(self._app, topic)
         if (found := input_topic(feed)) is not None:
             return found
-        raise InputError(f"{feed} is written by the app itself", next_step="send to one of its topics")
+        raise InputError(f"{feed} is written by the app itself", next_step="send to one of its input topics")
 
     def _produce(
         self,

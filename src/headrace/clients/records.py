@@ -26,7 +26,7 @@ PLACE: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 class Receipt(NamedTuple):
-    """The place of a record that was acknowledged: it is safe, and a view that covers it has seen it."""
+    """The position of an acknowledged record. A view that covers it includes the record's effect."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class Record:
 
     @property
     def receipt(self) -> Receipt:
-        """The record's place: `view.get(key, after=record.receipt)` waits until a view has seen it."""
+        """The record's position: `view.get(key, after=record.receipt)` waits until the view includes it."""
         return Receipt(self.topic, self.partition, self.offset)
 
     def __str__(self) -> str:

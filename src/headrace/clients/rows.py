@@ -25,7 +25,9 @@ class RowWriter:
     def key_of_delete(self, key: Any) -> bytes:
         """The key of a table's row that is to go: its one column's value, or a mapping, or a tuple in their order."""
         if not self.topic.is_table:
-            raise InputError(f"topic {self.topic.name!r}: a row is None, and only a table's rows can be deleted")
+            raise InputError(
+                f"topic {self.topic.name!r}: the row is None, which deletes a row: only tables support that"
+            )
         names = self.topic.key
         if isinstance(key, Mapping):
             values = dict(key)
@@ -33,8 +35,8 @@ class RowWriter:
             parts = key if isinstance(key, tuple) else (key,)
             if key is None or len(parts) != len(names):
                 raise InputError(
-                    f"table {self.topic.name!r}: to delete a row takes its key, and {key!r} is none",
-                    next_step=f"say key=, of {', '.join(names)}",
+                    f"table {self.topic.name!r}: a delete needs the key of the row, and {key!r} is not one",
+                    next_step=f"pass key= with {', '.join(names)}",
                 )
             values = dict(zip(names, parts, strict=True))
         assert self._key is not None
@@ -52,7 +54,7 @@ class RowWriter:
             values = columns_of(row)
             for name in self._never_null:
                 if values.get(name) is None:
-                    raise Unfit("is null, and it is the event time", path=f".{name}")
+                    raise Unfit("is null, and is the event time", path=f".{name}")
             key = None if self._key is None else self._key(values)
             return None if key is None else _bytes(key, row), _bytes(value, row)
         except Unfit as unfit:
@@ -85,7 +87,7 @@ def _plain_encoder(topic: Topic) -> Callable[[Any], str | bytes]:
         if not isinstance(value, str | bytes) or not isinstance(value, kind):
             raise Unfit(f"is {shown(value)}, not {column.type.ddl}", path=f".{column.name}")
         if not value:
-            raise Unfit("is empty, which no reader could tell from nothing", path=f".{column.name}")
+            raise Unfit("is empty, which cannot be told apart from no value", path=f".{column.name}")
         return value
 
     return encode
@@ -100,7 +102,7 @@ def _bytes(text: str | bytes, row: Any) -> bytes:
         values = columns_of(row) if isinstance(row, Mapping) else {}
         bad = next((name for name, value in values.items() if isinstance(value, str) and _is_broken(value)), None)
         path = "" if bad is None else f".{bad}"
-        raise Unfit("has half a surrogate pair, which is no text", path=path) from None
+        raise Unfit("has an unpaired surrogate, which is not valid text", path=path) from None
 
 
 def _is_broken(text: str) -> bool:

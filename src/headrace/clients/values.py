@@ -1,6 +1,6 @@
 """From a Python value to JSON and to a key's text, by a column's type; the same that the engine writes.
 
-Nothing is bent to fit: what would lose a digit, a zone or a bit is refused. Text is what Spark's `to_json` and
+Values are never rounded or converted with loss: they are rejected. Text is what Spark's `to_json` and
 `CAST ... AS STRING` give, so that a key sent from here meets the same key written by a node in one partition.
 """
 
@@ -77,7 +77,7 @@ def object_encoder(columns: Sequence[Column]) -> Encoder:
                 raise Unfit(f"is {given} and was declared NOT NULL", path=f".{column.name}")
         if not values.keys() <= names:
             unknown = next(str(name) for name in values if name not in names)
-            raise Unfit("is no column of it", did_you_mean(unknown, sorted(names)), f".{unknown}")
+            raise Unfit("is not a column", did_you_mean(unknown, sorted(names)), f".{unknown}")
         return "{" + ",".join(written) + "}"
 
     return encode
@@ -92,7 +92,7 @@ def columns_of(row: Any) -> Mapping[str, Any]:
     fields = getattr(type(row), "model_fields", None)
     if isinstance(fields, Mapping):
         return {name: getattr(row, name) for name in fields}
-    raise Unfit(f"is {shown(row)}, which has no columns", "give a dict, a dataclass or a pydantic model")
+    raise Unfit(f"is {shown(row)}, which is not a row", "give a dict, a dataclass or a pydantic model")
 
 
 def key_text(columns: Sequence[Column]) -> Callable[[Mapping[str, Any]], str]:
@@ -104,7 +104,7 @@ def key_text(columns: Sequence[Column]) -> Callable[[Mapping[str, Any]], str]:
         for column, encoder in encoders:
             value = values.get(column.name)
             if value is None:
-                raise Unfit("is null, and it is the key", path=f".{column.name}")
+                raise Unfit("is null, and is part of the key", path=f".{column.name}")
             try:
                 written = encoder(value)
             except Unfit as unfit:
@@ -161,7 +161,7 @@ def _text_encoder(type_: DataType) -> Encoder:
         case Primitive() if type_ in INTEGERS:
             return _integer_encoder(type_)
         case _:
-            raise InputError(f"{type_.ddl} has no text of its own")
+            raise InputError(f"{type_.ddl} cannot be a key")
 
 
 def _array_encoder(element: DataType) -> Encoder:
@@ -184,7 +184,7 @@ def _array_encoder(element: DataType) -> Encoder:
 def _map_encoder(type_: Map, key: DataType, mapped: DataType) -> Encoder:
     if key is not Primitive.STRING:
         raise InputError(
-            f"{type_.ddl} cannot be sent: JSON's keys are text", next_step=f"make it MAP<STRING, {mapped.ddl}>"
+            f"{type_.ddl} cannot be sent: keys in JSON are strings", next_step=f"make it MAP<STRING, {mapped.ddl}>"
         )
     encoder = json_encoder(mapped)
 
@@ -220,7 +220,7 @@ def _integer_encoder(type_: Primitive) -> Encoder:
         if not isinstance(value, int) or isinstance(value, bool):
             raise Unfit(f"is {shown(value)}, not {type_.ddl}")
         if not -half <= value < half:
-            raise Unfit(f"is {value}, which {type_.ddl} has no room for")
+            raise Unfit(f"is {value}, which {type_.ddl} cannot hold")
         return str(value)
 
     return encode
@@ -261,7 +261,7 @@ def _binary(value: Any) -> str:
 def _exact(value: Any, type_: Decimal) -> decimal.Decimal:
     value = _plain(value)
     if isinstance(value, float):
-        raise Unfit(f"is the float {value!r}, which is not exact", f'give Decimal("{value!r}")')
+        raise Unfit(f"is the float {value!r}, which may not be exact", f'give Decimal("{value!r}")')
     if isinstance(value, bool) or not isinstance(value, decimal.Decimal | int | str):
         raise Unfit(f"is {shown(value)}, not {type_.ddl}")
     try:
@@ -286,7 +286,7 @@ def _number(value: Any, type_: Primitive) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise Unfit(f"is {shown(value)}, which {type_.ddl} has no room for") from None
+        raise Unfit(f"is {shown(value)}, which {type_.ddl} cannot hold") from None
 
 
 def _double(value: Any) -> str:
@@ -300,7 +300,7 @@ def _float(value: Any) -> str:
     try:
         packed = SINGLE.pack(number)
     except OverflowError:
-        raise Unfit(f"is {number}, which FLOAT has no room for") from None
+        raise Unfit(f"is {number}, which FLOAT cannot hold") from None
     (stored,) = SINGLE.unpack(packed)
     shortest = (f"{stored:.{digits}g}" for digits in range(1, FLOAT_DIGITS + 1))
     return _as_java(next(text for text in shortest if _is_packed_as(text, packed)))
@@ -343,7 +343,7 @@ def _timestamp(value: Any) -> str:
     if not isinstance(value, datetime.datetime):
         raise Unfit(f"is {shown(value)}, not TIMESTAMP", _datetime_of(value))
     if value.tzinfo is None:
-        raise Unfit(f"is {value.isoformat()} of no time zone", "give one: datetime(..., tzinfo=UTC), or a Z at the end")
+        raise Unfit(f"is {value.isoformat()}, which has no time zone", "add tzinfo=UTC, or a Z at the end")
     try:
         moment = value.astimezone(datetime.UTC)
     except OverflowError:

@@ -16,8 +16,8 @@ class _Meaning(NamedTuple):
     next_step: str | None = None
 
 
-DOCTOR = "check the connection with: headrace doctor"
-LIST_TOPICS = "see which exist: headrace topics list"
+DOCTOR = "find the cause with: headrace doctor"
+LIST_TOPICS = "list the topics with: headrace topics list"
 
 MEANINGS: dict[int, _Meaning] = {
     ClientError._TRANSPORT: _Meaning(Unreachable, DOCTOR),
@@ -63,7 +63,7 @@ def not_delivered(error: ClientError | KafkaException, topic: str, address: str)
     if meaning is not None and meaning.kind is TopicNotFound:
         return TopicNotFound(
             f"topic {topic!r} does not exist at {address}",
-            next_step=f"run the app, which creates it, or: headrace topics create {topic}",
+            next_step=f"run the app, which creates it, or use: headrace topics create {topic}",
             code=said.name(),
         )
     problem = f"a record for topic {topic!r} was not acknowledged by {address}: {reason(said)}"
@@ -71,7 +71,7 @@ def not_delivered(error: ClientError | KafkaException, topic: str, address: str)
 
 
 def refused_settings(error: KafkaException, next_step: str | None = None) -> InputError:
-    return InputError(f"the Kafka client rejected its settings: {_said(error).str()}", next_step=next_step)
+    return InputError(f"invalid client setting: {_said(error).str()}", next_step=next_step)
 
 
 def reason(error: ClientError) -> str:

@@ -52,7 +52,7 @@ def check_reachable(
         is_taken = any(isinstance(error, _NotKafka) for error in errors)
         raise Unreachable(
             f"no Kafka answers at {text} ({', '.join(dict.fromkeys(map(_reason, errors)))})",
-            next_step=f"{_how_to_start(text, is_taken)} or name another with {option}",
+            next_step=f"{_how_to_start(text, is_taken)} or set another address with {option}",
         )
 
 
@@ -101,6 +101,6 @@ def _how_to_start(text: str, is_taken: bool) -> str:
     if is_taken:
         return "check the port,"
     if others or (host not in ("localhost", "::1") and not host.startswith("127.")):
-        return "check the name and the port,"
+        return "check the host name and the port,"
     listen = "" if text == USUAL_ADDRESS else f" --listen {text}"
-    return f"start one with: headrace broker --data ./log{listen},"
+    return f"start a broker with: headrace broker --data ./log{listen},"

@@ -1,4 +1,4 @@
-"""Where an app runs and with which settings: arguments, then the environment, then headrace.toml, then defaults."""
+"""The settings of a run: from arguments, then the environment, then headrace.toml, then defaults."""
 
 import os
 import tomllib
@@ -27,49 +27,53 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything a run needs to know beside the app itself. What is None is embedded, and started by `services`."""
+    """The settings of a run. An address that is None means the embedded service, which `services` starts."""
 
     home: Path = Path(".headrace")
     kafka: str | None = None
     spark: str | None = None
     postgres: str | None = None
     kafka_settings: Mapping[str, str] = field(default_factory=dict)
-    """Passed through to every client, in librdkafka's names; what starts with `java.` is for Spark's alone."""
+    """Passed to every Kafka client, under librdkafka's names; `java.*` only to Spark's client."""
     spark_settings: Mapping[str, str] = field(default_factory=dict)
     topic_settings: Mapping[str, str] = field(default_factory=dict)
-    """Of topics that Headrace makes, in Kafka's names, and `partitions` and `replication.factor`."""
+    """For topics that Headrace creates: Kafka's topic settings, `partitions` and `replication.factor`."""
     create_inputs: bool = False
-    """Whether a topic that the app only reads is made as well: on an embedded broker there is nobody else to do so."""
+    """Whether missing input topics are created: on an embedded broker nothing else creates them."""
 
     markers: bool = False
     """Whether every feed with an event time is read together with its markers, by which tests move its watermark."""
 
     max_records_per_batch: int | None = 500_000
-    """Of one source: bounds what a batch holds after downtime. None is no bound."""
+    """For each source: limits the size of a batch after downtime. None means no limit."""
     state_partitions: int = 2
-    """How many ways state and shuffles are split. A checkpoint keeps the number it began with."""
+    """The number of state and shuffle partitions. A checkpoint keeps the number it started with."""
     transaction_timeout: Duration = TRANSACTION_TIMEOUT
-    """The longest a batch may take to send, and the longest that the readers of a topic wait for a dead writer."""
+    """The maximum time to write a batch, and the maximum time that readers of a topic wait for a writer that died."""
     real_time_interval: Duration = REAL_TIME_INTERVAL
     """How often a real-time node writes a checkpoint."""
     attempts: int = 5
-    """How often in a row a node may fail before the app stops."""
+    """How many times in a row a node may fail before the app stops."""
     patience: Duration = PATIENCE
-    """How long a node goes on trying while Kafka or PostgreSQL is away."""
+    """How long a node retries while Kafka or PostgreSQL is unavailable."""
 
     starting_offsets: Mapping[str, Offsets] = field(default_factory=dict)
-    """By node: where a fresh checkpoint starts to read, if not at the beginning. Set from what checkpoints keep."""
+    """By node: the offsets at which a new checkpoint starts, if not at the beginning."""
 
     @property
     def kafka_address(self) -> str:
         if self.kafka is None:
-            raise EngineError("no Kafka was named and none was started", next_step="name one with --kafka HOST:PORT")
+            raise EngineError(
+                "no Kafka address was given and no broker was started", next_step="set one with --kafka HOST:PORT"
+            )
         return self.kafka
 
     @property
     def postgres_dsn(self) -> str:
         if self.postgres is None:
-            raise EngineError("no PostgreSQL was named and none was started", next_step="name one with --postgres DSN")
+            raise EngineError(
+                "no PostgreSQL address was given and no server was started", next_step="set one with --postgres DSN"
+            )
         return self.postgres
 
     def client_settings(self) -> dict[str, Any]:
@@ -102,7 +106,7 @@ class RunConfig:
         environment: Mapping[str, str] | None = None,
         file: Path | None = None,
     ) -> "RunConfig":
-        """Read all three; an argument that is None was not given. `file` must exist where it is named."""
+        """Read all of them. An argument that is None was not given. `file` must exist if it is given."""
         given: dict[str, Any] = {}
         for layer in (
             _from_file(file),
@@ -130,7 +134,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "attempts": lambda value: _whole(value),
     "patience": Duration.of,
 }
-# What a file or a variable may say; the rest is for programs.
+# The settings allowed in a file or a variable; the others are for programs.
 SAID = tuple(name for name in READERS if name != "create_inputs")
 
 
@@ -138,13 +142,13 @@ def _read(name: str, value: Any) -> Any:
     if name not in READERS:
         if name in {known.name for known in fields(RunConfig)}:
             return value
-        raise InputError(f"there is no setting {name!r}", next_step=did_you_mean(name, READERS))
+        raise InputError(f"unknown setting {name!r}", next_step=did_you_mean(name, READERS))
     try:
         return READERS[name](value)
     except InputError as error:
         raise InputError(f"{name}: {error.problem}", next_step=error.next_step) from error
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}: {value!r} cannot be read") from error
+        raise InputError(f"{name}: {value!r} is not a valid value") from error
 
 
 def _from_file(named: Path | None) -> dict[str, Any]:
@@ -156,12 +160,12 @@ def _from_file(named: Path | None) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not TOML: {error}") from error
+        raise InputError(f"{path} is not valid TOML: {error}") from error
     result = {}
     for name, value in said.items():
         known = name.replace("-", "_")
         if known not in SAID:
-            raise InputError(f"{path}: there is no setting {name!r}", next_step=did_you_mean(known, SAID))
+            raise InputError(f"{path}: unknown setting {name!r}", next_step=did_you_mean(known, SAID))
         if known.endswith("_settings"):
             if not isinstance(value, dict):
                 raise InputError(f"{path}: {name} must be a table", next_step=f"write [{name}] above its settings")

@@ -1,4 +1,4 @@
-"""One set of client settings for two clients: librdkafka in the driver, Java's inside Spark's connector.
+"""One set of client settings for two clients: librdkafka in the driver, the Java client in Spark's connector.
 
 Most names are common to both. Where they differ, librdkafka's is what people give, and Java's is made of it.
 """
@@ -36,7 +36,7 @@ def librdkafka_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def java_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """What Java's client must be told so that it connects as librdkafka does."""
+    """The settings with which the Java client connects as librdkafka does."""
     said = dict(given)
     if "sasl.mechanisms" in said:
         said.setdefault("sasl.mechanism", said["sasl.mechanisms"])

@@ -65,16 +65,16 @@ class TopicLedger:
         return f"the ledger {self.topic!r} at {self._cluster.address}"
 
     def prepare(self) -> None:
-        """Make its topic, if it is not there."""
+        """Create its topic if it does not exist."""
         if self.topic not in self._cluster.partitions([self.topic]):
             self._cluster.create(self.topic, 1, SETTINGS | self._replication)
 
     def record(self, entry: Entry) -> tuple[str, bytes, bytes]:
-        """The topic, key and value that say so."""
+        """The topic, key and value of an entry."""
         return self.topic, entry.writer.encode(), json.dumps({"position": entry.position}).encode()
 
     def last(self) -> Entry | None:
-        """The last entry that was committed. Ask only once the writer before has been fenced."""
+        """The last entry that was committed. Call it only after the previous writer was fenced."""
         settings = {
             "group.id": self.topic,
             "enable.auto.commit": False,
@@ -100,7 +100,7 @@ class TopicLedger:
             consumer.close()
 
     def trim(self) -> None:
-        """Now and then delete what came before the last entry. Only right after its transaction was committed."""
+        """From time to time delete the entries before the last one. Call it only right after a commit."""
         self._entries += 1
         if self._entries % TRIM_EVERY:
             return

@@ -1,4 +1,4 @@
-"""Records out of the driver: all of a batch in one transaction, or plainly."""
+"""Writes records from the driver: a batch in one transaction, or without one."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ class RecordProducer:
         self._producer = Producer({**given, "on_delivery": self._on_delivery})
 
     def send(self, rows: Iterable[pa.RecordBatch]) -> int:
-        """Hand the rows over, in their order; waits where the producer has too many. Returns how many they were."""
+        """Send the rows, in order; waits while the producer's queue is full. Returns the number of rows."""
         sent = 0
         for slice_ in rows:
             for topic, key, value, headers, timestamp in _records(slice_):
@@ -62,7 +62,7 @@ class RecordProducer:
     def close(self) -> None:
         """Drop what was not sent."""
         self._producer.purge()
-        # Its own close() waits for a broker that is away, for ever; to let go of it does not.
+        # Its own close() waits for ever for a broker that is unavailable; dropping the reference does not.
         del self._producer
 
     def _produce(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int) -> None:
@@ -84,7 +84,7 @@ class RecordProducer:
             except BufferError:
                 pass
         self.flush()  # which says why
-        raise NotDelivered(f"{self._address} takes no more records")
+        raise NotDelivered(f"{self._address} accepts no more records")
 
     def _on_delivery(self, error: Any, _: Any) -> None:
         if error is not None:
@@ -92,7 +92,7 @@ class RecordProducer:
 
 
 class TransactionalProducer(RecordProducer):
-    """The one writer of its id: to make it ends whatever an earlier one left open, and fences that one."""
+    """The only writer of its id: creating it aborts an open transaction of an earlier writer, and fences it."""
 
     def __init__(self, config: RunConfig, transactional_id: str) -> None:
         milliseconds = config.transaction_timeout.microseconds // 1000
@@ -103,7 +103,7 @@ class TransactionalProducer(RecordProducer):
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All that is sent inside becomes visible together. After an error, make a new producer."""
+        """All records that are sent inside become visible together. After an error, create a new producer."""
         with self._asked_to("begin a transaction of"):
             self._producer.begin_transaction()
         try:

@@ -1,4 +1,4 @@
-"""What a column says of itself in its metadata, which filters, projections and renamings keep."""
+"""Marks of columns in their metadata, which filters, projections and renamings keep."""
 
 from pyspark.sql import Column, DataFrame
 
@@ -23,14 +23,14 @@ WATERMARK = "spark.watermarkDelayMs"
 KEY = "headrace.key"
 """Place in the key, and how many columns the key has: of a feed's key."""
 TIME = "headrace.time"
-"""The event time of rows that have no watermark any more: a window's end, or that of each event."""
+"""The event time of rows that no longer have a watermark: a window's end, or that of each event."""
 EACH = "each"
 FEED = "headrace.feed"
-"""Of an event time: which feed the rows come from."""
+"""On an event time: the feed that the rows come from."""
 
 
 def marked_key(name: str, key: tuple[str, ...], feed: str | None = None) -> Column:
-    """A feed's column, marked if it is one of the key's; the feed is named where it is the event time."""
+    """A feed's column, marked if it is in the key; the feed is named if it is the event time."""
     marks: dict[str, object] = {KEY: [key.index(name), len(key)]} if name in key else {}
     if feed is not None:
         marks[FEED] = feed
@@ -42,7 +42,7 @@ def marked_time(value: Column, name: str) -> Column:
 
 
 def marked_event_time(value: Column, name: str) -> Column:
-    """The event time of rows that an operator gave one by one, and not by windows."""
+    """The event time of an operator's rows that are not rows of windows."""
     return value.alias(name, metadata={TIME: EACH})
 
 
@@ -66,13 +66,13 @@ def event_times_of(frame: DataFrame) -> list[str]:
 
 
 def feed_of(frame: DataFrame) -> str | None:
-    """The feed that the rows come from, as far as their event time tells."""
+    """The feed that the rows come from, if their event time says so."""
     feeds = {field.metadata[FEED] for field in frame.schema if FEED in field.metadata}
     return str(feeds.pop()) if len(feeds) == 1 else None
 
 
 def output_time(frame: DataFrame) -> str | None:
-    """The event time of what a node gives: the end of its window, else the first column with a watermark."""
+    """The event time of a node's output: the end of its window, otherwise the first column with a watermark."""
     ends = [field.name for field in frame.schema if TIME in field.metadata]
     return next(iter([*ends, *event_times_of(frame)]), None)
 
@@ -88,5 +88,5 @@ def is_windowed(frame: DataFrame) -> bool:
 
 
 def lateness_of(frame: DataFrame, time: str) -> Duration:
-    """How far the watermark of a column stays behind."""
+    """How far the watermark of a column is behind the newest event time."""
     return Duration(1000 * int(frame.schema[time].metadata[WATERMARK]))

@@ -1,5 +1,5 @@
-"""What Spark lacks: windows per event, sessions, late rows that are kept, joins with what was valid at a time.
+"""What Spark lacks: windows per event, sessions, late rows that are kept, joins with the row valid at a time.
 
-Everything stands on one operator: a bucket of keys, the rows that came for it as whole Arrow tables, and the state it
-keeps as Arrow tables by name. The computing modules know nothing of Spark; `hosting` brings them to it.
+All are based on one operator: a bucket of keys, its rows of a batch as whole Arrow tables, and its state as Arrow
+tables by name. The modules that compute do not depend on Spark; `hosting` runs them in Spark.
 """

@@ -28,7 +28,7 @@ Arrays: TypeAlias = Sequence[Any]
 
 
 def result_type(kind: AggregateKind, column: pa.DataType | None) -> pa.DataType:
-    """What an aggregate of a column is of; None stands for whole rows, which can only be counted."""
+    """The type of an aggregate of a column; None means whole rows, which can only be counted."""
     match kind:
         case AggregateKind.COUNT | AggregateKind.COUNT_DISTINCT:
             return pa.int64()
@@ -38,7 +38,7 @@ def result_type(kind: AggregateKind, column: pa.DataType | None) -> pa.DataType:
             return pa.list_(column)
         case AggregateKind.MIN | AggregateKind.MAX:
             if _has_map(column):
-                raise InputError(f"{kind.value} of {column}: maps have no order", next_step="take a field of it")
+                raise InputError(f"{kind.value} of {column}: maps have no order", next_step="use a field of the map")
             return column
         case AggregateKind.SUM | AggregateKind.MEAN:
             return _number_type(kind, column)
@@ -53,7 +53,9 @@ def _number_type(kind: AggregateKind, column: pa.DataType) -> pa.DataType:
         return pa.int64() if adds else pa.float64()
     if pa.types.is_floating(column):
         return pa.float64()
-    raise InputError(f"{kind.value} of {column}: that is no number", next_step="cast the column before the window")
+    raise InputError(
+        f"{kind.value} of {column}: the column is not a number", next_step="cast the column before the window"
+    )
 
 
 def _has_map(kind: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""`.apply`: a function of one's own over the rows of all windows that close together."""
+"""`.apply`: a user's function over the rows of all windows that close in a batch."""
 
 import inspect
 import traceback
@@ -33,7 +33,7 @@ Closing: TypeAlias = Slices | Sessions | EventSessions
 
 @dataclass(frozen=True, kw_only=True)
 class Applying:
-    """A window whose rows are collected, and given to the function when it closes.
+    """A window whose rows are collected, and passed to the function when it closes.
 
     The function takes one table: the `by` columns, `window_start`, `window_end`, then the other columns of the rows,
     those of a window in the order of time. It is an Arrow table, or a polars one if the function's parameter says so.
@@ -43,7 +43,7 @@ class Applying:
     """Without aggregates, and over the rows as they come."""
     function: Callable[[Any], Any]
     result: pa.Schema
-    """What the function gives."""
+    """The columns that the function returns."""
     diverts: bool = False
     """Whether the rows of windows on which the function raises come out as failed, and the others as results."""
 
@@ -52,13 +52,13 @@ class Applying:
         if window.late is Late.CORRECT or window.emit is Emit.CHANGES:
             asked = 'late="correct"' if window.late is Late.CORRECT else 'emit="changes"'
             raise InputError(
-                f"apply() does not go with {asked}: which of a function's rows stand for others is not known",
-                next_step='write late="divert", or use agg()',
+                f"apply() does not support {asked}: it is unknown which of the function's rows replace which",
+                next_step='write late="divert" and emit="final", or use agg()',
             )
         for name in (WINDOW_START, WINDOW_END):
             if name in window.input.names:
                 raise InputError(
-                    f"apply(): the rows have a column {name!r}, which the window's table has itself",
+                    f"apply(): the rows have a column {name!r}, which is a column that the window adds",
                     next_step="rename the column before the window",
                 )
 
@@ -152,13 +152,14 @@ class Applying:
             made = made.to_arrow()
         if not isinstance(made, pa.Table):
             raise EngineError(
-                f"apply(): {name} gave {type(made).__name__}", next_step="return an Arrow table or a polars DataFrame"
+                f"apply(): {name} returned {type(made).__name__}",
+                next_step="return an Arrow table or a polars DataFrame",
             )
         if sorted(made.column_names) != sorted(self.result.names):
             raise EngineError(
-                f"apply(): {name} gave the columns {', '.join(made.column_names)}, and its schema says "
+                f"apply(): {name} returned the columns {', '.join(made.column_names)}, and its schema has "
                 f"{', '.join(self.result.names)}",
-                next_step="make both the same",
+                next_step="return the columns of the schema, or change schema=",
             )
         columns = []
         for column in self.result:
@@ -167,7 +168,7 @@ class Applying:
                 columns.append(given.cast(wanted))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as problem:
                 raise EngineError(
-                    f"apply(): {name} gave {column.name!r} as {given.type}, which does not fit {wanted}: {problem}",
+                    f"apply(): {name} returned {column.name!r} as {given.type}, not {wanted}: {problem}",
                     next_step="cast it in the function, or change schema=",
                 ) from None
         return pa.Table.from_arrays(columns, schema=self.result)
@@ -179,7 +180,7 @@ def reason_of(place: str | None) -> str:
 
 
 def _takes_polars(function: Callable[[Any], Any]) -> bool:
-    """Whether its first parameter is said to be a polars DataFrame; an annotation that is text is taken by its name."""
+    """Whether its first parameter is annotated as a polars DataFrame; an annotation can be text."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

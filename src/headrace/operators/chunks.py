@@ -1,7 +1,7 @@
 """The state of a bucket: Arrow tables by name, each read and written whole.
 
-An operator cuts its state by what falls due together (a window, a slice of time), so that a batch reads and writes
-what it touches and not all there is.
+An operator divides its state by what is due together (a window, a slice of time), so that a batch reads and writes
+only what it needs.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ __all__ = ["Chunks", "MemoryChunks", "packed", "unpacked"]
 
 
 class Chunks(Protocol):
-    """What an operator may do with its state; a change is kept if the batch is."""
+    """The interface of an operator to its state; a change is kept if the batch is committed."""
 
     def names(self) -> Iterator[str]:
         """The names of all chunks, in no order."""
@@ -24,12 +24,12 @@ class Chunks(Protocol):
     def write(self, name: str, table: pa.Table) -> None: ...
 
     def delete(self, name: str) -> None:
-        """Forget a chunk; one that is not there is no error."""
+        """Remove a chunk, if it is there."""
         ...
 
 
 class MemoryChunks:
-    """State in memory, serialised all the same: what is read is never what was written, but equal to it."""
+    """State in memory, serialised as well: what is read is a copy of what was written."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}

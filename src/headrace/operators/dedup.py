@@ -1,8 +1,8 @@
-"""Each event once: of rows with one key and times less than `within` apart, the first to arrive passes, at once.
+"""Each event once: of rows with the same key and times less than `within` apart, the first to arrive passes, at once.
 
-Only rows that passed count: what vanished as a duplicate makes nothing else one. A row so old that its like may have
-been forgotten (the watermark that the bucket acted on last has passed its time and `within`) is late, as is one without
-a time. The state is the keys and times of rows that passed, by slices of time.
+A row is compared with rows that passed, not with duplicates that were dropped. A row so old that an equal one may have
+been removed from the state (the watermark of the batch before has reached its time plus `within`) is late, as is one
+without a time. The state is the keys and times of rows that passed, by slices of time.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,7 @@ class Dedup:
         return Output(shown, late=len(late))
 
     def _fresh(self, passed: History, rows: pa.Table, times: Indices) -> Mask:
-        """Which rows are the first of their like."""
+        """Which rows are no duplicates."""
         near = passed.numbers(int(times.min()) - self.within_us, int(times.max()) + self.within_us)
         before = [passed.read(PASSED, number) for number in near]
         seen = pa.concat_tables([*before, rows.select(passed.parts[PASSED])]).combine_chunks()

@@ -1,11 +1,15 @@
-"""As-of enrichment: each event beside the row of a table that was valid at the event's time, or is valid now.
+"""As-of enrichment: each event with the row of a table that was valid at the event's time, or is valid now.
 
-A table's row is valid from its time on until the next one of its key; one that is deleted is valid no more. Of rows of
-one time the one that was written last counts. Rows of the table that come in a step count for the events of that step;
-those that come later change no answer that was given. An event is answered at once, or, where it waits for the table,
-once the watermark has passed its time and the wait. One that is even older when it comes is late. Of what was valid
-before the watermark less the wait, only the rows that were still valid then are kept: it is answered with such a row if
-that was valid at its time already, and else with none, never with a row of a later time.
+A table's row is valid from its time until the next row of its key; a deleted row is not valid. Of rows with the same
+time the one that was written last counts. Rows of the table that arrive in a step count for the events of that step;
+rows that arrive later do not change an answer. An event is answered at once, or, where it waits for the table, once the
+watermark has passed its time and the wait. An event that is older than that when it arrives is late. Of what was valid
+before the watermark less the wait, only the rows that were still valid then are kept. A late event is answered with
+such a row if that was valid at the event's time, otherwise with none, never with a row of a later time.
+
+Where the table's rows have no event time, they are valid from the time at which they were written, and what was true
+before that is not known. There the first row of a key counts for earlier events as well, until it is removed because a
+newer one has replaced it. A row before which others were removed says so in the state.
 """
 
 from collections.abc import Mapping
@@ -28,10 +32,12 @@ __all__ = ["DELETED", "ORDER", "STREAM", "TABLE", "TIME", "Enrich"]
 STREAM, TABLE = "stream", "table"
 """The names of the inputs."""
 TIME, ORDER, DELETED = "_time", "_order", "_deleted"
-"""What a table's rows carry beside their columns: since when they are valid, their order, whether they are deletes."""
+"""What a table's rows carry beside their columns: from when they are valid, their order, whether they are deletes."""
 DELETES_KEPT_US = 24 * 3600 * 1_000_000
-"""How long a delete is remembered at least, so that an older row of its key which comes after it stays deleted."""
+"""How long a delete is kept at least, so that an older row of its key that arrives after it stays deleted."""
 VERSIONS, WAITING = "version", "waiting"
+FOLLOWS = "_follows"
+"""In state: whether older rows of the key were removed. Null in state that was written without it: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,8 @@ class Enrich:
     as_of: Literal["event", "now"] = "event"
     how: Literal["inner", "left"] = "left"
     wait_us: int = 0
+    backdates_first: bool = False
+    """Whether the first row of a key counts for events before it as well."""
 
     @property
     def version(self) -> int:
@@ -61,6 +69,8 @@ class Enrich:
         versions = Log(chunks, VERSIONS, lambda rows, whole: self._needed(rows, whole, step.fired - self.wait_us))
         changes = step.rows.get(TABLE)
         if changes is not None and len(changes):
+            if self.backdates_first:
+                changes = changes.append_column(FOLLOWS, pa.array(np.zeros(len(changes), np.bool_)))
             versions.add(changes.combine_chunks())
         rows = step.rows.get(STREAM, self.stream.empty_table()).combine_chunks()
         times = self._moments(rows, self.time)
@@ -68,11 +78,21 @@ class Enrich:
         late = int((times < oldest).sum()) if self.as_of == "event" else 0
         if self.wait_us:
             rows, times = self._waited(chunks, step, rows, times)
-        results = self._enriched(rows, times, oldest, versions) if len(rows) else rows
-        return Output({RESULTS: results} if len(results) else {}, late)
+        if not len(rows):
+            return Output({}, late)
+        found, early, known = self._found(versions, rows, times, oldest)
+        matched = found >= 0
+        unmatched = len(rows) - int(matched.sum())
+        if unmatched and self.how == "inner":
+            rows, found, matched = rows.filter(pa.array(matched)), found[matched], matched[matched]
+        if not len(rows):
+            return Output({}, late, unmatched, early)
+        valid = known.select(self._added()).take(pa.array(found, mask=~matched))
+        results = pa.table([*rows.columns, *valid.columns], self.outputs[RESULTS])
+        return Output({RESULTS: results}, late, unmatched, early)
 
     def _waited(self, chunks: Chunks, step: Step, rows: pa.Table, times: Indices) -> tuple[pa.Table, Indices]:
-        """The events that have waited long enough, those that came too late for it first; the others are kept."""
+        """The events that have waited long enough, the late ones first; the others are kept."""
         waiting = History(chunks, max(-(-self.wait_us // 8), 1), {WAITING: self.stream.names})
         oldest, due_before = step.fired - self.wait_us, step.watermark - self.wait_us
         tardy = times < oldest
@@ -86,16 +106,11 @@ class Enrich:
         rows = pa.concat_tables(answered).combine_chunks()
         return rows, self._moments(rows, self.time)
 
-    def _enriched(self, rows: pa.Table, times: Indices, oldest: int, log: Log) -> pa.Table:
-        versions = pa.concat_tables([self.table.empty_table(), *log.read()]).combine_chunks()
-        found = self._found(versions, rows, times, oldest)
-        if self.how == "inner":
-            rows, found = rows.filter(pa.array(found >= 0)), found[found >= 0]
-        valid = versions.select(self._added()).take(pa.array(found, mask=found < 0))
-        return pa.table([*rows.columns, *valid.columns], self.outputs[RESULTS])
-
-    def _found(self, versions: pa.Table, rows: pa.Table, times: Indices, oldest: int) -> Indices:
-        """For each event the version that was valid, -1 where there was none."""
+    def _found(self, log: Log, rows: pa.Table, times: Indices, oldest: int) -> tuple[Indices, int, pa.Table]:
+        """For each event the version that was valid, -1 where there was none; how many events are older than the first
+        version of their key; and the versions."""
+        versions = pa.concat_tables([self._kept.empty_table(), *log.read()], promote_options="default")
+        versions = versions.combine_chunks()
         count = len(versions)
         keys = [rows.column(name) for name, _ in self.on]
         asked = np.concatenate([np.zeros(count, np.bool_), complete(keys)])
@@ -105,28 +120,38 @@ class Enrich:
         ]
         codes = numbered(both, asked)
         since, written = self._places(versions)
-        # Versions that no event in time can see are there until they are forgotten, which must not alter an answer.
+        # Versions that no event on time can use are there until they are removed, which must not change an answer.
         seen_at = np.maximum(times, oldest) if self.as_of == "event" else np.zeros_like(times)
-        # Events come after the versions of their time, so that the version before an event is the one it sees.
+        # Events are sorted after the versions of their time, so that the version before an event is valid for it.
         line = _lined(
             codes,
             np.concatenate([since, seen_at]),
             np.concatenate([written, np.full(len(rows), np.iinfo(np.int64).max)]),
         )
         is_event = line >= count
+        first = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+        in_line = line[~is_event]
+        first[codes[in_line[::-1]]] = in_line[::-1]
         before = np.maximum.accumulate(np.where(is_event, -1, np.arange(len(line))))[is_event]
         events, version = line[is_event], line[before]
-        deleted = versions.column(DELETED).to_numpy()
-        valid = (before >= 0) & (codes[version] == codes[events])
-        if self.as_of == "event":
-            valid[valid] = since[version[valid]] <= times[events[valid] - count]
-        valid[valid] = ~deleted[version[valid]]
+        version = np.where((before >= 0) & (codes[version] == codes[events]), version, first[codes[events]])
+        places, is_first = events - count, version == first[codes[events]]
+        valid = version >= 0
+        early = 0
+        if self.as_of == "event" and count:
+            too_old = valid & (since[version] > times[places])
+            if self.backdates_first:
+                follows = array_of(versions.column(FOLLOWS)).fill_null(True).to_numpy(zero_copy_only=False)
+                too_old &= ~(is_first & ~follows[version]) | (times[places] == BEGINNING)
+            early = int((too_old & is_first & (times[places] >= oldest)).sum())
+            valid &= ~too_old
+        valid[valid] = ~versions.column(DELETED).to_numpy()[version[valid]]
         found = np.full(len(rows), -1, np.int64)
-        found[events[valid] - count] = version[valid]
-        return found
+        found[places[valid]] = version[valid]
+        return found, early, versions
 
     def _needed(self, versions: pa.Table, whole: bool, bound: int) -> pa.Table:
-        """The versions that events at the bound or later can see."""
+        """The versions that are valid for events at the bound or later."""
         keys = [versions.column(there) for _, there in self.on]
         codes = numbered(keys, complete(keys))
         since, written = self._places(versions)
@@ -138,10 +163,14 @@ class Enrich:
         if whole:
             forgettable = passed if self.as_of == "now" else at <= bound - DELETES_KEPT_US
             kept &= ~(forgettable & versions.column(DELETED).to_numpy()[line])
+        if self.backdates_first:
+            follows = array_of(versions.column(FOLLOWS)).fill_null(True).to_numpy(zero_copy_only=False).copy()
+            follows[line[1:]] |= (ordered[1:] == ordered[:-1]) & ~kept[:-1]
+            versions = versions.set_column(versions.column_names.index(FOLLOWS), FOLLOWS, pa.array(follows))
         return versions.take(pa.array(np.sort(line[kept])))
 
     def _places(self, versions: pa.Table) -> tuple[Indices, Indices]:
-        """Since when each version is valid, as far as time counts, and the order in which they were written."""
+        """From when each version is valid, if time counts, and the order in which they were written."""
         written: Indices = array_of(versions.column(ORDER)).to_numpy()
         if self.as_of == "now":
             return np.zeros(len(versions), np.int64), written
@@ -150,6 +179,11 @@ class Enrich:
     def _moments(self, rows: pa.Table, column: str) -> Indices:
         times, known = times_of(rows.column(column))
         return np.where(known, times, BEGINNING)
+
+    @property
+    def _kept(self) -> pa.Schema:
+        """The columns of versions in state."""
+        return self.table.append(pa.field(FOLLOWS, pa.bool_())) if self.backdates_first else self.table
 
     def _added(self) -> list[str]:
         aside = {TIME, ORDER, DELETED, *(there for _, there in self.on)}

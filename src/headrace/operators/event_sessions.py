@@ -1,7 +1,7 @@
 """Sessions from an event that opens them to one that closes them, or to a timeout.
 
 Whether a row opens, belongs or closes depends on the rows before it. So rows are held until the watermark has passed
-them, and taken in the order of time: from then on a session is what it is, unless late rows correct it.
+them, and processed in the order of time: after that a session only changes if late rows correct it.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class EventSessions(Windowing):
 
     Another row that opens belongs to the session that is open. A session that is closed at the very time at which it
     began goes on if a row of that time opens again: no two sessions of a key begin at once. Rows outside of any session
-    are in none, and not late. With `emit="changes"` a session comes out as rows are taken into it, with the end that it
-    has unless more come.
+    are in none, and not late. With `emit="changes"` a session is written whenever rows are added to it, with the end
+    that it has if no more rows arrive.
     """
 
     timeout_us: int
@@ -96,7 +96,7 @@ class EventSessions(Windowing):
         return self.answer(results, late)
 
     def _taken(self, step: Step, settled_to: int) -> tuple[pa.Table, pa.Table]:
-        """The rows of the step as pieces, and those that came too late."""
+        """The rows of the step as pieces, and the late rows."""
         rows = self.rows_of(step.rows.get(RESULTS))
         times, known = self.times_of(rows)
         on_time = known & (times >= settled_to)
@@ -171,7 +171,7 @@ class EventSessions(Windowing):
         return np.searchsorted(places, owners[opening] * (len(times) + 1) + limits)
 
     def _settle(self, settled: Spans, before: pa.Table, rows: pa.Table, settles_to: int) -> None:
-        """Take rows for good that are too old to be corrected."""
+        """Process rows finally that are too old to be corrected."""
         goes_on = self._of(before, rows) | (ends_of(before) <= settles_to)
         made, ended = self._made(before.filter(pa.array(goes_on)), rows, settles_to)
         settled.write(~goes_on, made.filter(pa.array(~ended)))

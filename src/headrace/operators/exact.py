@@ -27,7 +27,7 @@ def words_of(values: pa.Array) -> Indices:
 
 
 def numbers_of(words: Indices, null: np.typing.NDArray[np.bool_], kind: pa.DataType, name: str) -> pa.Array:
-    """The numbers that sums of words stand for; one too large for the type is an error that tells the name."""
+    """The numbers of sums of words; one too large for the type is an error with the aggregate's name."""
     decimal = pa.types.is_decimal(kind)
     wide = np.zeros((len(words), 4 if decimal else 2), np.int64)
     wide[:, : words.shape[1]] = words
@@ -47,5 +47,5 @@ def numbers_of(words: Indices, null: np.typing.NDArray[np.bool_], kind: pa.DataT
 def overflow(name: str, kind: pa.DataType) -> EngineError:
     return EngineError(
         f"{name} of a window is too large for {kind}",
-        next_step="cast its column to DOUBLE, or to a decimal with fewer digits behind the point, before the window",
+        next_step="cast its column to DOUBLE, or to a decimal with fewer digits after the point, before the window",
     )

@@ -1,12 +1,12 @@
-"""Fan-in: the parts of one event that went different ways come out as one row, once all are there or time is up.
+"""Fan-in: the parts of one event from several inputs as one row, once all have arrived or the wait has ended.
 
-What has one key belongs together, null being a key like any other. A row comes out in the step that completes it; at
-the latest when the watermark reaches the time of its earliest part plus `within`, and then it says which parts are
-missing. Of a part that comes twice before, the last to arrive counts. A part is late if it comes after its row came out
-(which is remembered for as long as a part can come that is not too old), or if its own time plus `within` has been
-passed by the watermark that the bucket acted on last, or if it has no time.
+Parts with the same key belong together; null is a key like any other. A row is written in the step that completes it,
+at the latest when the watermark reaches the time of its earliest part plus `within`; then it says which parts are
+missing. Of a part that arrives twice before that, the last to arrive counts. A part is late if it arrives after its row
+was written (which is remembered as long as a part can arrive that is not too old), or if the watermark of the batch
+before has reached its time plus `within`, or if it has no time.
 
-The state is a log of rows by key, the last one of a key being what holds.
+The state is a log of rows by key, of which the last one of a key is valid.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from headrace.operators.windowing import TIME, timestamps
 __all__ = ["GATHERED_AT", "MISSING", "Gather"]
 
 GATHERED_AT, MISSING = "gathered_at", "missing"
-"""When a row was known: the time of its latest part, or the end of the wait; and the names of the parts it lacks."""
+"""The event time of a row: that of its latest part, or the end of the wait; and the names of the missing parts."""
 START, LATEST, ENDED = "start", "latest", "ended"
 
 
@@ -67,7 +67,7 @@ class Gather:
         return Output({RESULTS: results} if len(results) else {}, late)
 
     def _gathered(self, known: pa.Table, came: "list[_Part]", step: Step) -> tuple[pa.Table, pa.Table, int]:
-        """The rows that come out, what is to be known from now on, and how many parts came after the end."""
+        """The rows to write, the new state, and how many parts arrived after their row was written."""
         keys = [
             pa.chunked_array([array_of(known.column(place)), *(part.keys[place] for part in came)])
             for place in range(len(self.on))
@@ -122,7 +122,7 @@ class Gather:
         return lists_of(names.take(pa.array(np.nonzero(~there)[1])), (~there).sum(axis=1))
 
     def _needed(self, rows: pa.Table, whole: bool, fired: int) -> pa.Table:
-        """The last row of each key, unless it has come out so long ago that no part can come which is not too old."""
+        """The last row of each key, unless it was written so long ago that all its parts would be too old."""
         keys = [rows.column(place) for place in range(len(self.on))]
         last = last_rows(numbered(keys, np.ones(len(rows), np.bool_)))
         if whole:
@@ -172,7 +172,7 @@ class _Part:
 
 
 def _of(rows: Indices, values: Mask) -> Mask:
-    """What holds of rows, false where there is none."""
+    """The values of rows, false where there is no row."""
     found = rows >= 0
     found[found] = values[rows[found]]
     return found

@@ -1,8 +1,8 @@
-"""The rows of a bucket by slices of event time: appended in the order of arrival, read and forgotten by slice.
+"""The rows of a bucket by slices of event time: appended in the order of arrival, read and removed by slice.
 
-A slice is a list of chunks, and a row is known by its slice and its place there for as long as it is kept. Small
-chunks at the end of a slice are written anew as one once together they are as large as the next, so that a slice has
-few chunks however many batches it grew from, and a row is rewritten but a few times.
+A slice is a list of chunks, and a row is identified by its slice and its place there as long as it is kept. Small
+chunks at the end of a slice are merged once together they are as large as the next, so that a slice has
+few chunks however many batches wrote to it, and a row is rewritten only a few times.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ END = 2**62
 
 
 class History:
-    """The columns of a row may be kept in several parts, of which all but the first can be forgotten earlier."""
+    """The columns of a row can be kept in several parts, of which all but the first can be removed earlier."""
 
     def __init__(self, chunks: Chunks, width: int, parts: Mapping[str, Sequence[str]]) -> None:
         self.chunks, self.width, self.parts = chunks, width, parts
@@ -63,7 +63,7 @@ class History:
         return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
     def forget(self, part: str, until: int) -> None:
-        """Forget a part of all slices that hold no time at or after `until`."""
+        """Remove a part of all slices that have no time at or after `until`."""
         by_slice = self._extents[part]
         for number in [number for number in by_slice if (number + 1) * self.width <= until]:
             for extent in by_slice.pop(number):

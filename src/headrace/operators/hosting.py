@@ -2,9 +2,9 @@
 
 Spark sees a handful of rows per batch, each a blob (see `packing`). A bucket has one timer, by which it takes its
 step whenever the watermark has moved, even if no row comes: what falls due comes out, what is no longer needed goes,
-and what is late is judged by the same watermark in all buckets that have had rows. Beside its chunks it has a note of
-what it acted on last and with what it was made: a state that was made with another number of buckets or in another
-layout is refused.
+and what is late is judged by the same watermark in all buckets, whether they have had rows or not: that of the batch
+before, as in Spark's own operators. Beside its chunks a bucket has a note of what it acted on last and with what it was
+made: a state that was made with another number of buckets or in another layout is refused.
 """
 
 import hashlib
@@ -40,9 +40,12 @@ from headrace.operators.packing import (
 __all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_schema"]
 
 METRIC = "headrace operator"
-"""What the observed metrics of operators begin with. `late` counts late rows; `state` has the rows and bytes of the
-buckets that a batch touched."""
-OUT_DDL = "bucket INT, output STRING, late BIGINT, state_rows BIGINT, state_bytes BIGINT, rows BINARY"
+"""What the observed metrics of operators begin with. `late`, `unmatched` and `early` count rows; `hint` is what to say
+of those that are early; `state` has the rows and bytes of the buckets that a batch touched."""
+OUT_DDL = (
+    "bucket INT, output STRING, late BIGINT, unmatched BIGINT, early BIGINT, state_rows BIGINT, state_bytes BIGINT, "
+    "rows BINARY"
+)
 META_DDL = "fired BIGINT, timer BIGINT, buckets INT, version INT, made STRING, sizes STRING"
 BUCKETS_PER_PARTITION = 4
 STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -60,7 +63,7 @@ class Hosted:
     metric: str
 
     def rows(self, output: str = RESULTS) -> DataFrame:
-        """The rows of one output; those of the others vanish."""
+        """The rows of one output; those of the others are dropped."""
         schema = self.operator.outputs[output]
         return self.frame.mapInArrow(unpacker(output, schema), spark_schema(schema))
 
@@ -77,26 +80,32 @@ class Hosted:
 
 
 def hosted(
-    operator: Operator, inputs: Mapping[str, DataFrame], keys: Mapping[str, Sequence[Column]], buckets: int
+    operator: Operator,
+    inputs: Mapping[str, DataFrame],
+    keys: Mapping[str, Sequence[Column]],
+    buckets: int,
+    hint: str | None = None,
 ) -> Hosted:
     """Run an operator over streams, its state by the `keys` of each: rows of equal keys meet in one bucket.
 
-    An input has the columns of its schema, and may have more. Somewhere below it must be a watermark. Rows older
-    than that are not lost on the way, as they are where Spark keeps state: they reach the operator.
+    An input has the columns of its schema, and may have more. It must have a watermark. Rows older than the watermark
+    are not dropped before the operator, as in Spark's own operators: they reach it. `hint` completes "6 ...", the
+    sentence about events that are early.
     """
     session = next(iter(inputs.values())).sparkSession
     if "RocksDB" not in str(session.conf.get(STORE, "")):
         raise InputError(
-            "it keeps state that Spark keeps in RocksDB alone, and the app keeps its state in memory",
-            next_step='leave out state="memory" of the app',
+            'this needs the state store rocksdb, and the app has state="memory"',
+            next_step='remove state="memory" from the app',
         )
-    numbers = F.array(*map(F.lit, spread(buckets, _partitions_of(session))))
+    numbers = spread(buckets, _partitions_of(session))
+    number_of = F.array(*map(F.lit, numbers))
     packs = []
     for name, schema in operator.inputs.items():
         place = F.pmod(F.xxhash64(*keys[name]), F.lit(buckets)) if keys[name] else F.lit(0)
         columns = [F.col(f"`{column.replace('`', '``')}`") for column in schema.names]
-        rows = inputs[name].select(F.get(numbers, place.cast("int")).alias(BUCKET_BESIDE), *columns)
-        packs.append(rows.mapInArrow(packer(name, schema), PACKED_DDL))
+        rows = inputs[name].select(F.get(number_of, place.cast("int")).alias(BUCKET_BESIDE), *columns)
+        packs.append(rows.mapInArrow(packer(name, schema, numbers), PACKED_DDL))
     united = packs[0]
     for pack in packs[1:]:
         united = united.unionByName(pack)
@@ -107,14 +116,15 @@ def hosted(
     state = F.struct(BUCKET, "state_rows", "state_bytes")
     observed = stepped.observe(
         metric,
-        F.sum("late").alias("late"),
+        *(F.sum(name).alias(name) for name in ("late", "unmatched", "early")),
+        F.max(F.lit(hint).cast("string")).alias("hint"),
         F.collect_list(F.when(F.col("state_rows").isNotNull(), state)).alias("state"),
     )
     return Hosted(operator, observed, metric)
 
 
 def buckets_of(session: SparkSession) -> int:
-    """How many buckets state is kept in: a few for each partition of it, so that they spread."""
+    """The number of buckets: a few for each partition of the state, so that they are spread evenly."""
     return BUCKETS_PER_PARTITION * _partitions_of(session)
 
 
@@ -147,6 +157,8 @@ class _Host(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
         arrived: dict[str, list[tuple[int, pa.Table]]] = {}
         for row in rows:
+            if row.input is None:
+                continue
             arrived.setdefault(row.input, []).append((row.place, unpacked(row.rows)))
         tables = {
             name: pa.concat_tables([table for _, table in sorted(found, key=lambda one: one[0])])
@@ -161,26 +173,39 @@ class _Host(StatefulProcessor):
         pass
 
     def _step(self, bucket: int, tables: Mapping[str, pa.Table], watermark_ms: int) -> Iterator[Row]:
+        # Spark says 0 before it knows of any time; rows before 1970 are not late by that.
+        watermark = watermark_ms * 1000 if watermark_ms > 0 else BEGINNING
         known = self._meta.get()
-        fired, timer, sizes = BEGINNING, None, "{}"
         if known is not None:
             fired, timer, *made_with, sizes = known
             self._check(*made_with)
-        # Spark says 0 before it knows of any time; rows before 1970 are not late by that.
-        watermark = max(fired, watermark_ms * 1000 if watermark_ms > 0 else BEGINNING)
+            watermark = max(fired, watermark)
+            if not tables and watermark == fired:
+                return iter(())
+        else:
+            # All buckets are woken in the first batch. One that was not (its checkpoint is older than that rule) has
+            # to judge by a watermark as well: what is late must not depend on the bucket.
+            fired, timer, sizes = watermark, None, "{}"
         chunks = _StateChunks(self._chunks, json.loads(sizes))
         output = self._operator.step(chunks, Step(tables, watermark, fired))
         timer = self._moved(timer, watermark_ms)
         noted = json.dumps(chunks.sizes, separators=(",", ":"))
         self._meta.update((watermark, timer, self._buckets, self._operator.version, self._made, noted))
         blobs = [
-            Row(bucket=bucket, output=name, late=0, state_rows=None, state_bytes=None, rows=packed(piece))
+            Row(bucket=bucket, output=name, late=0, unmatched=0, early=0, state_rows=None, state_bytes=None, rows=blob)
             for name, table in output.tables.items()
-            for piece in pieces(table)
+            for blob in map(packed, pieces(table))
         ]
         state_rows, state_bytes = (sum(each) for each in zip((0, 0), *chunks.sizes.values(), strict=True))
         told = Row(
-            bucket=bucket, output=None, late=output.late, state_rows=state_rows, state_bytes=state_bytes, rows=None
+            bucket=bucket,
+            output=None,
+            late=output.late,
+            unmatched=output.unmatched,
+            early=output.early,
+            state_rows=state_rows,
+            state_bytes=state_bytes,
+            rows=None,
         )
         return iter([*blobs, told])
 
@@ -197,18 +222,19 @@ class _Host(StatefulProcessor):
         name = type(self._operator).__name__
         if buckets != self._buckets:
             raise CheckpointError(
-                f"the state of {name} was made with {buckets} buckets, and now there are {self._buckets}",
-                next_step="set state_partitions back to what it was, or start the node over with --reset",
+                f"the state of {name} was written with {buckets} buckets, and there are {self._buckets} now",
+                next_step="set state_partitions back to its old value, or start the node again with --reset",
             )
         if version != self._operator.version:
             raise CheckpointError(
-                f"the state of {name} has layout {version}, and this Headrace reads {self._operator.version}",
-                next_step="run the version that wrote it, or start the node over with --reset",
+                f"the state of {name} has layout {version}, and this version of Headrace reads layout "
+                f"{self._operator.version}",
+                next_step="use the version of Headrace that wrote it, or start the node again with --reset",
             )
         if made != self._made:
             raise CheckpointError(
-                f"the state of {name} was made for other columns than those of now",
-                next_step="undo the change of columns, or start the node over with --reset",
+                f"the state of {name} was written for other columns",
+                next_step="undo the change of columns, or start the node again with --reset",
             )
 
 

@@ -42,7 +42,7 @@ class Log:
             joined.insert(0, self._read(number, before))
             self.chunks.delete(self._name(number, before))
             size += before
-        folded = self.fold(pa.concat_tables(joined), not self._extents)
+        folded = self.fold(pa.concat_tables(joined, promote_options="default"), not self._extents)
         if len(folded):
             number = self._extents[-1][0] + 1 if self._extents else 0
             self._extents.append((number, len(folded)))

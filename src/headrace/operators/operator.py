@@ -14,19 +14,19 @@ BEGINNING = -(2**62)
 """A time before all others, in microseconds, far enough from the edge for durations to be added and taken off."""
 
 RESULTS, LATE, FAILED = "", "late", "failed"
-"""The names of the outputs: what was asked for, the rows that came too late for it, and those on which it raised."""
+"""The names of the outputs: the results, the late rows, and those on which a function raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a bucket is given: the rows of a batch and how far time has come. Times are microseconds since 1970."""
+    """The input of a bucket: the rows of a batch and the watermark. Times are microseconds since 1970."""
 
     rows: Mapping[str, pa.Table]
     """By the input's name; an input without rows may be missing. In the order of arrival."""
     watermark: int
-    """No row older than this is waited for any longer."""
+    """That of this batch: what is due before it is written now."""
     fired: int
-    """The watermark that the bucket acted on last: what is due before it has come out already."""
+    """That of the batch before, the same in all buckets: what was due before it is written, and older rows are late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,15 @@ class Output:
     tables: Mapping[str, pa.Table]
     """By the output's name; an output without rows may be missing."""
     late: int = 0
-    """How many rows came too late, whether they are among the late rows or dropped."""
+    """How many rows were late, whether they are in the output of late rows or dropped."""
+    unmatched: int = 0
+    """How many events found no row in the table in which they were looked up."""
+    early: int = 0
+    """How many of those did so because they are older than the first row of their key."""
 
 
 class Operator(Protocol):
-    """Holds plain values only: it travels to Python workers, and its state outlives it."""
+    """Has plain values only: it is sent to Python workers."""
 
     @property
     def version(self) -> int:

@@ -5,7 +5,8 @@ so that no plan has to branch above an operator, which would run it twice.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,7 @@ BUCKET, OUTPUT = "bucket", "output"
 BUCKET_BESIDE = "_headrace_bucket"
 """What the bucket is called as long as it stands among a user's columns."""
 PACKED_DDL = "bucket INT, input STRING, place BIGINT, rows BINARY"
-"""`place` is the order of arrival: a shuffle keeps none."""
+"""`place` is the order of arrival: a shuffle keeps none. A row without `input` and `rows` only wakes its bucket."""
 PACKED = pa.schema(
     [(BUCKET, pa.int32()), ("input", pa.string()), ("place", pa.int64()), ("rows", pa.binary())],
 )
@@ -74,27 +75,37 @@ def column_of(output: str) -> str:
     return "results" if output == RESULTS else output
 
 
-def packer(name: str, schema: pa.Schema) -> Mapped:
-    """From rows with their bucket beside them to blobs, for `mapInArrow`."""
+def packer(name: str, schema: pa.Schema, numbers: Sequence[int]) -> Mapped:
+    """From rows with their bucket beside them to blobs, for `mapInArrow`.
+
+    The first task of a batch also sends a row without a blob to each of the buckets, which have these numbers: all of
+    them take part in every batch, so that all have acted on the same watermark, whether they had rows or not.
+    """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        place = (0 if context is None else context.partitionId()) << 32
+        partition = 0 if context is None else context.partitionId()
+        if partition == 0:
+            yield _packed_rows(list(numbers), None, 0, [None] * len(numbers))
+        place = partition << 32
         for rows in _gathered(batches):
             table = rows.select(schema.names).cast(schema)
             buckets, blobs = [], []
             for bucket, part in _parted(table, rows.column(BUCKET_BESIDE).to_numpy()):
                 buckets.append(bucket)
                 blobs.append(packed(part))
-            count = len(blobs)
-            columns = [buckets, [name] * count, [place] * count, blobs]
-            arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=PACKED)
+            yield _packed_rows(buckets, name, place, blobs)
             place += 1
 
     return pack
+
+
+def _packed_rows(buckets: list[int], name: str | None, place: int, blobs: Sequence[Any]) -> pa.RecordBatch:
+    columns = [buckets, [name] * len(buckets), [place] * len(buckets), blobs]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, PACKED, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=PACKED)
 
 
 def unpacker(output: str, schema: pa.Schema) -> Mapped:

@@ -19,7 +19,7 @@ __all__ = ["Parts", "by_start"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One chunk: the how-manieth of its slice, and how many bytes its table has."""
+    """One chunk: its number in its slice, and the size of its table in bytes."""
 
     prefix: str
     start: int

@@ -1,4 +1,4 @@
-"""Sessions by a gap: the rows of a key between which there is no pause as long as the gap."""
+"""Sessions by a gap: rows of a key without a pause as long as the gap."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +23,7 @@ class Sessions(Windowing):
     """A session is [its first row's time, its last row's time + gap): a pause of exactly the gap separates.
 
     Rows are late when the session they would make is closed; one that joins a session still open is not. Where late
-    rows correct, a closed session may grow into an open one: what was told of it stays until it is closed again.
+    rows correct, a closed session can become open again: its row stays as it is until the session closes again.
     """
 
     gap_us: int
@@ -36,7 +36,7 @@ class Sessions(Windowing):
 
     @property
     def _memory(self) -> list[str]:
-        """The columns that say what was told of a session: null where nothing was."""
+        """The columns of the last row written for a session: null if none was written."""
         return [REVISION, BEFORE] if self.revises else []
 
     def step(self, chunks: Chunks, step: Step) -> Output:
@@ -81,7 +81,7 @@ class Sessions(Windowing):
         return closes or part.first_end + self.until_us <= step.watermark
 
     def _lifted(self, rows: pa.Table, times: Indices) -> pa.Table:
-        """Each row as a session of its own, not yet told."""
+        """Each row as a session of its own, not yet written."""
         columns = [pa.array(times), *self.keys_of(rows).values(), pa.array(times + self.gap_us)]
         columns += [pa.nulls(len(rows), self.told.field(name).type) for name in self._memory]
         columns += self.folding.lift(rows, times).columns
@@ -106,7 +106,7 @@ class Sessions(Windowing):
         return Groups(order, np.flatnonzero(begins))
 
     def _merge(self, sessions: pa.Table, groups: Groups) -> pa.Table:
-        """One session a group; what was told of the one with the same start was told of it."""
+        """One session for each group; the row written for the one with the same start is its row."""
         if not len(groups):
             return sessions.slice(0, 0)
         first = sessions.select([START, *self.keys, *self._memory]).take(pa.array(groups.first))
@@ -117,7 +117,7 @@ class Sessions(Windowing):
         return pa.Table.from_arrays([columns[name] for name in self.state.names], schema=self.state)
 
     def _late(self, rows: pa.Table, known: Any, groups: Groups, too_late: Any) -> pa.Table:
-        """The rows that have no time or only make sessions that are closed, in the order of arrival."""
+        """The rows without a time and those that only make closed sessions, in the order of arrival."""
         late = ~known
         if too_late.any():
             lost = np.zeros(len(groups.order), dtype=bool)
@@ -127,7 +127,7 @@ class Sessions(Windowing):
         return rows.filter(pa.array(late))
 
     def _deleted(self, sessions: pa.Table, groups: Groups) -> list[pa.Table]:
-        """Sessions that were told and are now part of one with another start."""
+        """Sessions that were written and are now part of one with another start."""
         if not self.revises or not len(groups):
             return []
         ceased = sessions.column(REVISION).is_valid().to_numpy().copy()
@@ -137,7 +137,7 @@ class Sessions(Windowing):
         return [self.revisions(lost, array_of(lost.column(BEFORE)), deleted=True)] if len(lost) else []
 
     def _told(self, sessions: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
-        """The sessions as they are remembered after they came out, and their results."""
+        """The sessions as they are stored after they were written, and their results."""
         if not len(sessions):
             return sessions, []
         sessions = sessions.combine_chunks()
@@ -151,5 +151,5 @@ class Sessions(Windowing):
 
 
 def _next(told: pa.Table) -> Any:
-    """The revision that comes next: 0 where nothing was told."""
+    """The next revision: 0 if no row was written."""
     return pc.fill_null(pc.add(array_of(told.column(REVISION)), pa.scalar(1, pa.int32())), 0)

@@ -23,7 +23,7 @@ ROUND_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Slices(Windowing):
-    """Windows of one size, one every so often, aligned to 1970; tumbling where both are the same.
+    """Windows of one size, a new one at every interval, aligned to 1970; tumbling if both are equal.
 
     A row is late when all its windows are closed, and counts in those that are not.
     """
@@ -53,7 +53,7 @@ class Slices(Windowing):
         return self.answer(results, late)
 
     def _taken(self, step: Step) -> tuple[pa.Table, pa.Table]:
-        """The rows that count, folded by slice and key, and those that came too late."""
+        """The rows that count, folded by slice and key, and the late rows."""
         rows = self.rows_of(step.rows.get(RESULTS))
         times, known = self.times_of(rows)
         ends = times // self.every_us * self.every_us + self.size_us
@@ -74,7 +74,7 @@ class Slices(Windowing):
         return _table(dict(zip(first.column_names, first.columns, strict=True)), partials)
 
     def _latest(self, rows: pa.Table) -> pa.Table:
-        """Of the rows told of a window the last one."""
+        """The last row that was written for each window."""
         groups = grouped(self.columns_of(rows), len(rows))
         return rows.take(pa.array(groups.order[groups.starts + groups.lengths - 1]))
 
@@ -89,7 +89,7 @@ class Slices(Windowing):
         return start // self.every_us * self.every_us + self.size_us
 
     def _touched(self, batch: pa.Table, step: Step) -> pa.Table:
-        """The windows, by start and key, that come out because of the batch rather than because they are due."""
+        """The windows, by start and key, that are written because of the batch and not because they are due."""
         places = batch.select([START, *self.keys])
         found = [places.slice(0, 0)]
         if self.revises:
@@ -144,7 +144,7 @@ class Slices(Windowing):
                 return
 
     def _forget(self, folded: Parts, told: Parts, watermark: int) -> None:
-        """Drop what no row can touch any more."""
+        """Remove what no row can change any more."""
         for start in list(folded):
             if self._last_end(start) + self.until_us <= watermark:
                 folded.drop(start)

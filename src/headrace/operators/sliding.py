@@ -1,13 +1,11 @@
 """Sliding windows: for each event, the span of its key that precedes it, itself and its peers included.
 
-An event at t sees the rows in (t - size, t]. With `emit="final"` it is answered once the watermark has passed it; with
-"changes" in the step in which it comes, and again whenever a row comes into its window later. A row is late if its
-time lies before the watermark that the bucket acted on last, less the horizon of corrections; a row without a time can
-be in no window and is late as well.
+The window of an event at t has the rows in (t - size, t]. With `emit="final"` its row is written once the watermark has
+passed it; with "changes" in the step in which it arrives, and again whenever a row is added to its window later. A row
+is late if its time is before the watermark of the batch before, minus `until`; a row without a time is late as well.
 
-The state is the rows by slices of time: what the windows need (`seen`), for as long as a window can reach them; the
-rest of their columns (`rest`) until the event can be answered no more; and how often an event was answered again
-(`revised`), for those that were.
+The state is the rows by slices of time: the columns that windows need (`seen`), as long as a window can contain them;
+the other columns (`rest`) as long as the event's row can be written; and how often a row was written again (`revised`).
 """
 
 from collections.abc import Mapping
@@ -60,7 +58,7 @@ class SlidingWindows(Windowing):
         due = self._due(history, step, arrived)
         if not len(due):
             return None
-        # Rows that came into the windows of later events are what those are answered again for.
+        # The rows of later events are written again if a new row is in their windows.
         last = int(due.max()) + (self.size_us if self.revises else 0)
         seen = self._seen(history, int(due.min()) - self.size_us, last)
         if self.emit is Emit.CHANGES:
@@ -101,7 +99,7 @@ class SlidingWindows(Windowing):
         return _Seen(numbers, starts, table, self.times_of(table)[0], np.concatenate(new))
 
     def _due(self, history: History, step: Step, arrived: Indices) -> Indices:
-        """The times of the events that are to be answered for the first time."""
+        """The times of the events whose rows are written for the first time."""
         if self.emit is Emit.CHANGES:
             return arrived
         pending = [
@@ -182,7 +180,7 @@ class _Seen:
     table: pa.Table
     times: Indices
     new: Mask
-    """Whether a row came in this step."""
+    """Whether a row arrived in this step."""
 
 
 def _places(present: Mask) -> Any:

@@ -1,4 +1,4 @@
-"""State of rows that last from a start to an end: cut by their ends, so that a step reads what concerns it."""
+"""State of rows with a start and an end: divided by their ends, so that a step reads only what it needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ END = "end"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A chunk, with the times that say whether a step has to do with it."""
+    """A chunk, with the times that say whether a step needs it."""
 
     prefix: str
     number: int

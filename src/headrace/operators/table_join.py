@@ -1,11 +1,11 @@
-"""Two tables joined, and kept joined as either changes: a changelog by the keys of both, deletes included.
+"""Two tables joined, updated when either changes: a changelog by the keys of both, deletes included.
 
-A step tells each row of the result at most once: as it is from now on, or that it is gone. Where a side may be missing
-(a left, right or full join), a row without partners stands alone until it has one. A null equals nothing. A row of the
-result is valid since the later of both its rows' times; one that is gone or alone, since what made it so.
+A step writes each row of the result at most once: as it is now, or as deleted. In a left, right or full join a row
+without a match is written alone until it has one. A null equals nothing. A row of the result is valid from the later
+time of its two rows; a deleted row or one without a match from the time of the change that caused it.
 
-The state is a log of each table's rows, of which the last of a key holds, and how many steps have told something: the
-order of what is told.
+The state is a log of each table's rows, of which the last of a key is valid, and how many steps have written
+something: the order of what is written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class TableJoin:
     """All rows of a key of either table must come to one bucket, and all that are equal in `on` as well.
 
     The results have the left columns, where `on` says so filled from the right, the right columns but those of `on`,
-    and what a table's rows carry. Of a row that is gone only the columns of the keys are told.
+    and what a table's rows carry. A deleted row has only the columns of the keys.
     """
 
     left: pa.Schema
@@ -59,7 +59,7 @@ class TableJoin:
 
     @cached_property
     def key(self) -> tuple[str, ...]:
-        """The columns by which a row of the result is known.
+        """The key of the result.
 
         Which right row stands beside a left one follows from the left key as far as `on` is the right key, and such
         columns are left out; where a right row may stand alone they are what it is known by. Where each right row is
@@ -94,7 +94,7 @@ class TableJoin:
         return Output({RESULTS: self._results(left, right, told, _next(chunks))})
 
     def _told(self, left: "_Side", right: "_Side", here: Indices, there: Indices) -> "_Told":
-        """What is told: `here` and `there` number the values of `on`, where a change touches them."""
+        """What is written: `here` and `there` number the values of `on` that a change concerns."""
         told = [_pairs(left, right, here, there)]
         if self.how in ("left", "full"):
             told.append(_alone(left, right, here, there))
@@ -133,13 +133,13 @@ class TableJoin:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One table: rows that were written, of which those hold that `before` and `after` this step say."""
+    """One table: all its rows, and which of them are valid before and after this step."""
 
     rows: pa.Table
     before: Indices
     after: Indices
     changed: Mask
-    """Which rows are of a key that changes, and hold before or after."""
+    """Which rows have a key that changes, and are valid before or after."""
     since: Indices
     """Of each row the time from which it is valid."""
     ended: Indices
@@ -173,7 +173,7 @@ class _Side:
 class _Told:
     """Rows of the result by the rows of both tables they are made of, -1 where there is none.
 
-    What has changed is gone as it was before, and told as it is now.
+    A changed row is deleted as it was before, and written as it is now.
     """
 
     left: Indices
@@ -186,7 +186,7 @@ class _Told:
 
     @classmethod
     def joined(cls, parts: "Sequence[_Told]") -> "_Told":
-        """All of them, what is gone last."""
+        """All of them, the deleted ones last."""
         left, right, time, gone = (
             np.concatenate([getattr(one, name) for one in parts]) for name in ("left", "right", "time", "gone")
         )
@@ -218,7 +218,7 @@ def _pairs(left: _Side, right: _Side, here: Indices, there: Indices) -> _Told:
 
 
 def _alone(side: _Side, other: _Side, here: Indices, there: Indices) -> _Told:
-    """The rows of a side without a partner that had one, or have changed; and those that had none before."""
+    """The rows of a side that have no match now and had one, or have changed; and those that had none before."""
     size = int(max(here.max(initial=-1), there.max(initial=-1))) + 1
     had, has = (np.bincount(there[rows][there[rows] >= 0], minlength=size) > 0 for rows in (other.before, other.after))
     caused = np.full(size, BEGINNING)
@@ -260,7 +260,7 @@ def _last(rows: pa.Table, key: Sequence[str], whole: bool) -> pa.Table:
 
 
 def _next(chunks: Chunks) -> int:
-    """How many steps have told something, this one included."""
+    """How many steps have written something, this one included."""
     told = chunks.read(TOLD)
     number = 1 if told is None else told.column(TOLD)[0].as_py() + 1
     chunks.write(TOLD, pa.table({TOLD: [number]}))

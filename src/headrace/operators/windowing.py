@@ -1,4 +1,4 @@
-"""What all windows with aggregates have in common: their values, their outputs, and rows that come out again."""
+"""What all windows with aggregates have in common: their values, their outputs, and rows that are written again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class Windowing:
 
     @property
     def revises(self) -> bool:
-        """Whether a window's row can come out more than once."""
+        """Whether a window's row can be written more than once."""
         return self.emit is Emit.CHANGES or self.late is Late.CORRECT
 
     @cached_property
@@ -70,7 +70,7 @@ class Windowing:
 
     @cached_property
     def figures(self) -> pa.DataType:
-        """What is told of a window beside its key, as one value."""
+        """The columns of a window's row beside its key, as one value."""
         return pa.struct([pa.field(WINDOW_END, TIME), *self.folding.results])
 
     @cached_property
@@ -80,7 +80,7 @@ class Windowing:
 
     @cached_property
     def told(self) -> pa.Schema:
-        """Rows that have come out, as they are remembered where they can come out again."""
+        """Rows that were written, as they are stored if they can be written again."""
         fields = [pa.field(key, self.input.field(name).type) for key, name in zip(self.keys, self.by, strict=True)]
         return pa.schema([(START, pa.int64()), *fields, (REVISION, pa.int32()), (BEFORE, self.figures)])
 
@@ -88,14 +88,14 @@ class Windowing:
         return self.input.empty_table() if table is None else table.combine_chunks()
 
     def times_of(self, rows: pa.Table) -> tuple[Indices, Any]:
-        """The rows' times, and which rows have one: a row without is in no window, so it is late."""
+        """The rows' times, and which rows have one: a row without a time is in no window, so it is late."""
         return times_of(rows.column(self.time))
 
     def keys_of(self, rows: pa.Table) -> dict[str, Any]:
         return {key: array_of(rows.column(name)) for key, name in zip(self.keys, self.by, strict=True)}
 
     def columns_of(self, table: pa.Table) -> list[Any]:
-        """The columns by which a window is known: where it begins, and its `by` columns."""
+        """The columns that identify a window: where it begins, and its `by` columns."""
         return [table.column(name) for name in (START, *self.keys)]
 
     def answer(self, results: Sequence[pa.Table], late: pa.Table) -> Output:
@@ -106,7 +106,7 @@ class Windowing:
         return Output({name: table for name, table in tables.items() if len(table)}, len(late))
 
     def results(self, windows: pa.Table, ends: Indices, figures: pa.Table) -> pa.Table:
-        """Rows that come out once, and have no revision."""
+        """Rows that are written once, and have no revision."""
         columns = [*self._places(windows, ends), *figures.columns]
         return pa.Table.from_arrays(columns, schema=self.outputs[RESULTS])
 
@@ -115,9 +115,9 @@ class Windowing:
         return pa.StructArray.from_arrays(columns, fields=list(self.figures))
 
     def revised(self, windows: pa.Table, figures: Any, told: pa.Table) -> tuple[pa.Table, pa.Table]:
-        """Rows that come out, perhaps again: the results, and what to remember of them.
+        """Rows that are written, perhaps again: the results, and what to store of them.
 
-        `told` is what was remembered of the same windows, at most one row for each.
+        `told` is what was stored of the same windows, at most one row for each.
         """
         found = matches(self.columns_of(windows), self.columns_of(told), (len(windows), len(told)))
         taken = pa.array(found, mask=found < 0)
@@ -127,7 +127,7 @@ class Windowing:
         return self.revisions(remembered, before), remembered
 
     def revisions(self, told: pa.Table, before: Any, deleted: bool = False) -> pa.Table:
-        """The results of rows as they are to be remembered; of deleted ones only the key and what was before hold."""
+        """The results of rows as they are stored; deleted rows have only their key and their previous columns."""
         figures = array_of(told.column(BEFORE))
         ends = figures.field(WINDOW_END).view(pa.int64()).to_numpy(zero_copy_only=False)
         shown = figures.flatten()[1:]

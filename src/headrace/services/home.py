@@ -14,6 +14,8 @@ from headrace.errors import ServiceError
 __all__ = ["Home", "RunningApp"]
 
 LOCK_SECONDS = 120.0
+ENDING_SECONDS = 2.0
+"""The driver of a run that was killed ends a moment later, and `readers` holds each lock for a moment."""
 POLL = 0.05
 
 
@@ -68,11 +70,14 @@ class Home:
     def running(self, app: str) -> "Iterator[RunningApp]":
         """While an app runs: two runs of it must not write to the same checkpoints."""
         with self._open(f"app-{app}") as file:
-            if not _taken(file, fcntl.LOCK_EX):
-                raise ServiceError(
-                    f"app {app!r} is running already in {self.path}",
-                    next_step="stop it, or choose another folder with --home",
-                )
+            limit = time.monotonic() + ENDING_SECONDS
+            while not _taken(file, fcntl.LOCK_EX):
+                if time.monotonic() > limit:
+                    raise ServiceError(
+                        f"app {app!r} is running already in {self.path}",
+                        next_step="stop it, or choose another folder with --home",
+                    )
+                time.sleep(POLL)
             registered = RunningApp(file)
             registered.clear()
             yield registered

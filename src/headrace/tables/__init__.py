@@ -1,4 +1,4 @@
-"""PostgreSQL: the embedded server, views that are written exactly once, and reading one's own writes."""
+"""PostgreSQL: the embedded server, views that are written exactly once, and reading your own writes."""
 
 from headrace.tables.connection import check_postgres, shown
 from headrace.tables.ledger import Coverage

@@ -1,4 +1,4 @@
-"""A view's table: made from its columns, and compared with the one that is there."""
+"""A view's table: created from its columns, and compared with an existing one."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,8 +8,9 @@ from psycopg import sql
 from psycopg.rows import TupleRow
 
 from headrace.errors import ViewChanged
-from headrace.tables.types import check_names, postgres_type
+from headrace.tables.types import check_names, check_order, postgres_type
 from headrace.topology import Schema
+from headrace.topology.datatypes import Column
 
 __all__ = ["Definition"]
 
@@ -27,15 +28,17 @@ WHERE indrelid = %s AND indisprimary ORDER BY array_position(indkey, attnum)
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a view's table is to be."""
+    """The table that a view needs."""
 
     schema_name: str
     table_name: str
     columns: Schema
     key: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_names(self.schema_name, self.table_name, self.columns, self.key)
+        check_order(self.name, self.columns, self.order_by)
 
     @property
     def name(self) -> str:
@@ -45,11 +48,19 @@ class Definition:
     def table(self) -> sql.Identifier:
         return sql.Identifier(self.schema_name, self.table_name)
 
+    @property
+    def key_columns(self) -> list[Column]:
+        return [self.columns[name] for name in self.key]
+
+    @property
+    def order_columns(self) -> list[Column]:
+        return [self.columns[name] for name in self.order_by]
+
     def exists(self, cursor: Cursor) -> bool:
         return self._oid(cursor) is not None
 
     def ensure(self, cursor: Cursor) -> None:
-        """Make the table, or add the columns it lacks; whatever else differs is refused."""
+        """Create the table, or add missing columns; any other difference is refused."""
         oid = self._oid(cursor)
         if oid is None:
             cursor.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema_name)))
@@ -60,12 +71,12 @@ class Definition:
         differences = list(self._differences(there, key))
         if differences:
             raise ViewChanged(
-                f"the table {self.name} does not fit the view: {'; '.join(what for what, _ in differences)}",
+                f"the table {self.name} does not match the view: {'; '.join(what for what, _ in differences)}",
                 next_step=self._ways_on(statement for _, statement in differences if statement),
             )
         for column in self.columns:
             if column.name not in there:
-                # Rows that are there already have no value for it, whatever the view says of new ones.
+                # Not NOT NULL, even where the view's column is: existing rows have no value for it.
                 cursor.execute(
                     sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(
                         self.table, sql.Identifier(column.name), sql.SQL(postgres_type(column.type))
@@ -73,7 +84,7 @@ class Definition:
                 )
 
     def empty(self, cursor: Cursor) -> None:
-        """Take all rows out; a table that no longer fits goes as a whole."""
+        """Delete all rows; drop a table that no longer matches the view."""
         oid = self._oid(cursor)
         if oid is None:
             return
@@ -94,7 +105,7 @@ class Definition:
         if row is None:
             return None
         if row[1] not in ("r", "p", b"r", b"p"):
-            raise ViewChanged(f"{self.name} is there already and is no table", next_step="rename it, or the view")
+            raise ViewChanged(f"{self.name} already exists and is not a table", next_step="rename it, or the view")
         return int(row[0])
 
     def _create(self) -> sql.Composed:
@@ -110,25 +121,25 @@ class Definition:
         return sql.SQL("CREATE TABLE {} ({})").format(self.table, sql.SQL(", ").join([*columns, key]))
 
     def _differences(self, there: dict[str, str], key: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-        """What cannot be mended without losing something, each with the statement that would."""
+        """The differences that cannot be resolved automatically, each with the statement that would resolve it."""
         table = _quoted(self.schema_name) + "." + _quoted(self.table_name)
         for column in self.columns:
             wanted = postgres_type(column.type)
             found = there.get(column.name, wanted)
             if found != wanted:
                 change = f"ALTER TABLE {table} ALTER COLUMN {_quoted(column.name)} TYPE {wanted}"
-                yield f"column {column.name!r} is {found} there and {wanted} here", change
+                yield f"column {column.name!r} is {found} in the table and {wanted} in the view", change
         for name in there:
             if name not in self.columns:
                 drop = f"ALTER TABLE {table} DROP COLUMN {_quoted(name)}"
-                yield f"column {name!r} is there and not here", drop
+                yield f"column {name!r} is in the table and not in the view", drop
         if sorted(key) != sorted(self.key):
-            yield f"its key is ({', '.join(key)}) there and ({', '.join(self.key)}) here", ""
+            yield f"the key is ({', '.join(key)}) in the table and ({', '.join(self.key)}) in the view", ""
 
     def _ways_on(self, statements: Iterable[str]) -> str:
         typed = "; ".join(statements)
-        by_hand = f"change it by hand: {typed}; or " if typed else ""
-        return f"{by_hand}empty it and start over: headrace run APP --reset {self.table_name}; or rename the view"
+        by_hand = f"change the table: {typed}; or " if typed else ""
+        return f"{by_hand}empty it and start over with headrace run APP --reset {self.table_name}; or rename the view"
 
 
 def _quoted(name: str) -> str:

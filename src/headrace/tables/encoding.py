@@ -1,4 +1,4 @@
-"""From Arrow to what COPY reads: CSV in which every value is quoted, and null is nothing at all.
+"""From Arrow to the input of COPY: CSV in which every value is quoted, and null is an empty field.
 
 Plain columns are written by Arrow, a column at a time. Arrays and jsonb are written value by value.
 """
@@ -34,7 +34,7 @@ def csv_lines(columns: list[Any]) -> bytes:
 
 
 def encoded(values: Any, column: Column) -> Any:
-    """An Arrow array of a column's values as one that CSV can carry. Raises InputError for what no table holds."""
+    """An Arrow array of a column's values as one for CSV. Raises InputError for values that no table can store."""
     match column.type:
         case Primitive.STRING:
             _refuse_nul(values, column.name)
@@ -67,8 +67,8 @@ def _no_nul(text: str, name: str) -> str:
     if NUL in text:
         shown = text if len(text) <= 60 else text[:60] + "..."
         raise InputError(
-            f"column {name!r} holds the NUL character, which PostgreSQL's text cannot: {shown!r}",
-            next_step=f"take it out in the view's function: F.translate({name!r}, '\\0', '')",
+            f"column {name!r} contains the NUL character, which PostgreSQL's text cannot store: {shown!r}",
+            next_step=f"remove it in the view's function: F.translate({name!r}, '\\0', '')",
         )
     return text
 
@@ -106,7 +106,7 @@ def _text_writer(type_: DataType, name: str) -> Callable[[Any], str]:
 
 
 def _json_writer(type_: DataType, name: str) -> Callable[[Any], str]:
-    """A value as JSON, in the words that Spark's to_json has for it, so that topics and tables agree."""
+    """A value as JSON, as Spark's to_json writes it, so that topics and tables agree."""
     match type_:
         case Primitive.STRING:
             return lambda value: json.dumps(_no_nul(value, name), ensure_ascii=False)
@@ -141,7 +141,7 @@ def _json_not_finite(value: float) -> str:
 
 
 def _shortest(value: float) -> str:
-    """A number of four bytes in as few digits as tell it apart: Python knows it with eight only."""
+    """A 4-byte number in the fewest digits that identify it: Python's repr() is for 8 bytes."""
     for digits in range(6, 9):
         if struct.unpack("f", struct.pack("f", float(text := f"{value:.{digits}g}")))[0] == value:
             return text
@@ -150,7 +150,7 @@ def _shortest(value: float) -> str:
 
 def _json_map(key: DataType, value: DataType, name: str) -> Callable[[Any], str]:
     if not isinstance(key, Primitive | Decimal):
-        raise InputError(f"column {name!r} has {Map(key, value).ddl}, and JSON's keys are text")
+        raise InputError(f"column {name!r} has {Map(key, value).ddl}, and keys in JSON are text")
     key_text = _json_writer(key, name)
     write = _nullable(_json_writer(value, name))
 

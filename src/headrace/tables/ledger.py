@@ -1,4 +1,4 @@
-"""What Headrace writes down beside the views: who owns each, and which batch of which query it holds."""
+"""The ledger of the views: who owns each view, and which batch of which query it contains."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS headrace.batches (
 
 
 class Coverage(NamedTuple):
-    """How far the sources have been read into a view: by topic and partition, the offset after the last."""
+    """How far a view has read its topics: by topic and partition, the offset after the last record."""
 
     batch: int
     offsets: Mapping[str, Mapping[str, int]]
@@ -55,12 +55,12 @@ def lock_number(name: str) -> int:
 
 
 def ensure_ledger(cursor: Cursor) -> None:
-    """Make the tables, in a transaction that holds the lock of all such changes."""
+    """Create the tables. The transaction must hold the lock for definitions."""
     cursor.execute(LEDGER)
 
 
 def take_over(cursor: Cursor, view: str, owner: str) -> int:
-    """A new epoch, in which whoever had the view before can write no more."""
+    """Start a new epoch, in which the previous owner can no longer write the view."""
     row = cursor.execute(
         """
         INSERT INTO headrace.views (view, epoch, owner) VALUES (%s, 1, %s)
@@ -74,7 +74,7 @@ def take_over(cursor: Cursor, view: str, owner: str) -> int:
 
 
 def epoch_of(cursor: Cursor, view: str) -> tuple[int, str] | None:
-    """The present epoch and its owner."""
+    """The current epoch and its owner."""
     return cursor.execute("SELECT epoch, owner FROM headrace.views WHERE view = %s", (view,)).fetchone()
 
 
@@ -94,7 +94,7 @@ def last_entry(cursor: Cursor, view: str) -> tuple[str, int] | None:
 
 
 def write_batch(cursor: Cursor, view: str, query_id: str, batch: int, epoch: int, offsets: Mapping[str, Any]) -> None:
-    """A source that the batch says nothing of stays where it was."""
+    """Record a batch. A topic that is not among the offsets keeps its last ones."""
     cursor.execute(
         """
         INSERT INTO headrace.batches (view, query_id, batch, epoch, offsets, written_at)
@@ -112,7 +112,7 @@ def forget(cursor: Cursor, view: str) -> None:
 
 
 def covered(cursor: Cursor, view: str) -> Coverage | None:
-    """What the query that wrote last has covered; None before its first batch."""
+    """The coverage of the query that wrote last; None before its first batch."""
     row = cursor.execute(
         """
         SELECT batch, offsets FROM headrace.batches WHERE view = %s

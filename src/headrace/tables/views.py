@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -15,6 +16,7 @@ from headrace.tables import ledger
 from headrace.tables.connection import Connection, connect, explained
 from headrace.tables.definition import Definition
 from headrace.tables.incoming import Incoming
+from headrace.tables.order import Order, drop_markers
 from headrace.topology import Schema
 
 __all__ = ["ViewWriter"]
@@ -22,11 +24,11 @@ __all__ = ["ViewWriter"]
 Cursor = psycopg.Cursor[TupleRow]
 
 PREDECESSOR_SECONDS = 3
-"""How long a transaction of the view's former owner may go on before it is ended."""
+"""How long to wait for a transaction of the view's previous owner before it is terminated."""
 DDL_LOCK = ledger.lock_number("definitions")
 
-# Whatever the server or the role has as defaults: no zone but UTC, no limit that cuts a long batch off, no
-# endless wait for somebody who locked the table, no commit that a crash could take back after Spark was told of it.
+# Independent of the defaults of the server and the role: UTC, no time limit for a long batch, a limited wait for a
+# lock on the table, and no asynchronous commit, which a crash could undo after Spark has recorded the batch.
 SETTINGS = """
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
 SET LOCAL timezone = 'UTC';
@@ -39,15 +41,24 @@ SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synch
 
 
 class ViewWriter:
-    """The one writer of a view, for as long as no other has taken it over.
+    """The only writer of a view, until another one takes it over.
 
-    A connection that broke is made anew at the next call. After an error nothing of the batch is there, or all of
-    it: write it again, and it is skipped if it is there.
+    A lost connection is opened again at the next call. After an error the view has all of the batch or nothing of
+    it: write the batch again, and it is skipped if the view has it.
     """
 
-    def __init__(self, dsn: str, schema_name: str, table_name: str, columns: Schema, key: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        schema_name: str,
+        table_name: str,
+        columns: Schema,
+        key: tuple[str, ...],
+        order_by: tuple[str, ...] = (),
+    ) -> None:
         self._dsn = dsn
-        self._definition = Definition(schema_name, table_name, columns, key)
+        self._definition = Definition(schema_name, table_name, columns, key, order_by)
+        self._order = Order(self._definition) if order_by else None
         self._view = self._definition.name
         self._lock = ledger.lock_number(f"view {self._view}")
         self._owner = f"{socket.gethostname()} process {os.getpid()}"
@@ -55,32 +66,44 @@ class ViewWriter:
         self._epoch: int | None = None
 
     def prepare(self) -> None:
-        """Make what is missing, and take the view over: whoever wrote it before is fenced from now on."""
+        """Create what is missing, and take over the view: its previous writer is fenced from now on."""
         with self._transaction("prepare") as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (DDL_LOCK,))
             self._end_predecessor(cursor)
             ledger.ensure_ledger(cursor)
             epoch = ledger.take_over(cursor, self._view, self._owner)
             self._definition.ensure(cursor)
+            if self._order is None:
+                drop_markers(cursor, self._definition)  # rows written from now on have no order to compare with
+            else:
+                self._order.ensure(cursor)
         self._epoch = epoch
 
     def last_batch(self, query_id: str) -> int | None:
-        """The last batch of the query that is in the view. Ask after `prepare`: a predecessor may still be writing."""
+        """The last batch of the query in the view. Call it after `prepare`: a previous writer may still be writing."""
         with self._transaction("read the ledger of") as cursor:
             return ledger.last_batch(cursor, self._view, query_id)
 
     def last_entry(self) -> tuple[str, int] | None:
-        """Whichever query wrote the view last, and its last batch."""
+        """The query that wrote the view last, and its last batch."""
         with self._transaction("read the ledger of") as cursor:
             return ledger.last_entry(cursor, self._view)
 
     def write(
-        self, query_id: str, batch: int, offsets: Mapping[str, Any], rows: Iterable[Any], *, claimed: bool = False
+        self,
+        query_id: str,
+        batch: int,
+        offsets: Mapping[str, Any],
+        rows: Iterable[Any],
+        *,
+        claimed: bool = False,
+        forget_before: datetime | None = None,
     ) -> bool:
         """Write a batch of Arrow record batches; False, with nothing read or written, if it is there already.
 
-        Of several rows of a key the last wins: the greatest by the columns `_order...`, else by place. A row whose
-        `_deleted` is true deletes its key. `offsets` is, by topic and partition, where the next batch will begin.
+        Of several rows of a key the last wins, or the greatest by the view's `order_by`, whichever batch it was in. A
+        row whose `_deleted` is true deletes its key. `offsets` is, by topic and partition, where the next batch will
+        begin. Deletes with an order value before `forget_before` are no longer remembered.
         """
         with self._transaction(f"write batch {batch} of") as cursor:
             epoch = self._check_owner(cursor)
@@ -88,13 +111,15 @@ class ViewWriter:
             if last is not None and batch <= last and not (claimed and batch == last):
                 return False
             self._store(cursor, batch, rows)
+            if self._order is not None and forget_before is not None:
+                self._order.forget(cursor, forget_before)
             ledger.write_batch(cursor, self._view, query_id, batch, epoch, offsets)
         return True
 
     def claim(self, query_id: str, batch: int) -> bool:
-        """For at-most-once: note the batch before it is written. False if it was noted before: then it is lost.
+        """For at-most-once: record the batch before it is written. False if it was recorded before: it is then lost.
 
-        What was claimed is written with `claimed=True`.
+        Write a claimed batch with `claimed=True`.
         """
         with self._transaction(f"claim batch {batch} of") as cursor:
             epoch = self._check_owner(cursor)
@@ -105,12 +130,13 @@ class ViewWriter:
         return True
 
     def reset(self) -> None:
-        """Empty the view and forget its batches, so that it can be written from the start."""
+        """Empty the view and delete its ledger entries, so that it can be written from the start."""
         with self._transaction("reset") as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (DDL_LOCK,))
             self._end_predecessor(cursor)
             ledger.ensure_ledger(cursor)
             ledger.forget(cursor, self._view)
+            drop_markers(cursor, self._definition)
             self._definition.empty(cursor)
 
     def close(self) -> None:
@@ -128,12 +154,12 @@ class ViewWriter:
                     cursor.execute(SETTINGS)
                     yield cursor
         except BaseException:
-            # In what state the connection is, is not worth finding out.
+            # The state of the connection is unknown.
             self.close()
             raise
 
     def _end_predecessor(self, cursor: Cursor) -> None:
-        """Wait for a transaction of the former owner, or end it: its process may be asleep in the middle."""
+        """Wait for a transaction of the previous owner, or terminate it: its process may be suspended."""
         cursor.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(f"{PREDECESSOR_SECONDS}s"))
         try:
             with cursor.connection.transaction():
@@ -152,16 +178,16 @@ class ViewWriter:
         cursor.execute("SET LOCAL lock_timeout = '60s'")
 
     def _check_owner(self, cursor: Cursor) -> int:
-        """Under the view's lock, so that nobody takes it over until this transaction has ended."""
+        """Under the view's lock, so that no other run takes it over before this transaction ends."""
         if self._epoch is None:
-            raise TableError(f"view {self._view} was not prepared")
+            raise TableError(f"view {self._view} is not prepared")
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", (self._lock,))
         found = ledger.epoch_of(cursor, self._view)
         if found is None or found[0] != self._epoch:
-            by = "nobody: its ledger is gone" if found is None else found[1]
+            by = "an unknown run, since its ledger entry is missing" if found is None else found[1]
             raise ViewFenced(
                 f"view {self._view} was taken over by {by}",
-                next_step="stop one of the two runs, or give them homes and tables of their own",
+                next_step="stop one of the two runs, or give each its own --home and its own app name",
             )
         return self._epoch
 
@@ -172,29 +198,24 @@ class ViewWriter:
             if some.num_rows == 0:
                 continue
             try:
-                incoming = incoming or self._incoming(cursor, some.schema)
-                lines = incoming.lines(some, position)
+                if incoming is None:
+                    incoming = Incoming(self._definition, some.schema)
+                    incoming.create(cursor)
+                incoming.copy(cursor, some, position)
             except InputError as error:
                 raise TableError(
                     f"view {self._view}, batch {batch}: {error.problem}", next_step=error.next_step
                 ) from error
-            with cursor.copy(incoming.copy) as copy:
-                copy.write(lines)
             position += some.num_rows
         if incoming is not None:
             self._check_keys(cursor, batch, incoming)
-            cursor.execute(incoming.merge)
-
-    def _incoming(self, cursor: Cursor, arrived: Any) -> Incoming:
-        incoming = Incoming(self._definition, arrived)
-        cursor.execute(incoming.create)
-        return incoming
+            incoming.merge(cursor)
 
     def _check_keys(self, cursor: Cursor, batch: int, incoming: Incoming) -> None:
-        row = cursor.execute(incoming.without_key).fetchone()
-        if row is not None and row[0]:
+        count = incoming.count_without_key(cursor)
+        if count:
             raise TableError(
-                f"view {self._view}, batch {batch}: rows whose key ({', '.join(self._definition.key)}) holds a null, "
-                f"{row[0]} of them",
+                f"view {self._view}, batch {batch}: {count} rows have a null in the key "
+                f"({', '.join(self._definition.key)})",
                 next_step="filter them out in the view's function, or choose another key",
             )

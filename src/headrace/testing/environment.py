@@ -1,4 +1,4 @@
-"""What harnesses share because it takes long to start: Spark, a broker, and PostgreSQL once a view asks for it."""
+"""What harnesses share: Spark, a broker, and PostgreSQL if an app has views."""
 
 import tempfile
 from contextlib import ExitStack
@@ -21,7 +21,7 @@ ANY_PORT = "127.0.0.1:0"
 
 
 class Environment:
-    """Starts each part when it is first asked for, and stops what it started. A Spark session that runs is used."""
+    """Starts each part when it is first needed, and stops it at the end. Uses a Spark session that is running."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._stack = ExitStack()

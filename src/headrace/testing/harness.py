@@ -1,4 +1,4 @@
-"""A harness runs an app for a test: rows are processed when the test says so, and time is what they say it is."""
+"""A harness runs an app in a test, which decides when rows are processed and when time advances."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -46,9 +46,9 @@ FOR_EVER = {"retention.ms": "-1"}
 class Harness:
     """Runs an app on real Spark, a real broker and, if it has views, a real PostgreSQL, from empty topics.
 
-    Queries go on running between the steps of a test. A node that fails is not started again: the next step raises
-    NodeFailed. Without an environment it starts one of its own, which takes some ten seconds; share one between
-    harnesses, or let pytest's fixture `headrace_harness` do it.
+    Queries keep running between the steps of a test. A node that fails is not restarted: the next step raises
+    NodeFailed. Without an environment it starts its own, which takes about ten seconds; share one between harnesses,
+    or use pytest's fixture `headrace_harness`.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Harness:
 
         Rows for a stream, or for one of its channels, are written to its topic as if its node had written them,
         whether that node was started or not.
-        Bytes are sent as they are, so that a test can send what no typed producer would. None deletes the row of a
-        table that `key` names. `timestamp` is the records' own: a table without event time goes by it.
+        Bytes are sent unchanged, so that a test can send malformed records. None deletes the row of a table that has
+        `key`. `timestamp` is the records' timestamp, which is the event time of a table without one.
         """
         topic = self._input(topic)
         moment = None if timestamp is None else _moment(timestamp)
@@ -109,12 +109,12 @@ class Harness:
         return [future.result(LIMIT) for future in sent]
 
     def settle(self) -> None:
-        """Process all that was sent and all that comes of it, in the order of the graph."""
+        """Process everything that was sent and everything that results from it, in the order of the graph."""
         self._running.process_all_available()
 
     def advance(self, time: datetime | str) -> None:
-        """Settle, then move the watermark of every node to this time, as a later event would: windows that end by then
-        close, and rows from before it are late from now on. Nothing of it is seen in any output."""
+        """Settle, then advance the watermark of every node to this time, as a later event would: windows that end by
+        then close, and older rows are late from now on. No output shows the event."""
         moment = _moment(time)
         self.settle()
         moved: set[Feed] = set()
@@ -130,9 +130,9 @@ class Harness:
             self._running.process_all_available(query.name)
 
     def rows(self, node: Node | Channel | str) -> list[dict[str, Any]]:
-        """What is in a node's topic, table or view now, as dicts.
+        """The rows in a node's topic, table or view now, as dicts.
 
-        Of a topic in the order of writing; of a table or view the last row of each key, by the key.
+        Those of a topic in the order of writing; those of a table or view are the last of each key, sorted by key.
         """
         feed = self._feed(node)
         query = self._whole.query(str(feed))
@@ -149,7 +149,7 @@ class Harness:
         return [record.row for record in self.records(feed)]
 
     def records(self, node: Node | Channel | str) -> list[Record]:
-        """What is in a node's topic now, with keys, headers and offsets."""
+        """The records in a node's topic now, with keys, headers and offsets."""
         feed = self._feed(node)
         if not feed.has_topic:
             raise InputError(f"the {feed.node.kind} {feed} is a table, not a topic", next_step="ask for its rows()")
@@ -159,7 +159,7 @@ class Harness:
         return list(read_to_end(self.app, feed, self._settings, schema))
 
     def progress(self, node: Node | str) -> NodeProgress:
-        """How a node is doing: rows read, late and rejected ones, watermark, state."""
+        """A node's progress: rows read, late and rejected rows, watermark, state."""
         found = {progress.node: progress for progress in self._running.progress()}
         name = str(node)
         if name not in found:
@@ -167,12 +167,12 @@ class Harness:
         return found[name]
 
     def restart(self) -> None:
-        """Stop all queries and start them again from their checkpoints, as after a new deployment."""
+        """Stop all queries and restart them from their checkpoints, as a deployment does."""
         self._running.stop()
         self._run()
 
     def close(self) -> None:
-        """Stop the queries, and the environment if it is the harness's own."""
+        """Stop the queries, and the environment if the harness started it."""
         if self._runner is not None:
             self._runner.stop()
             self._runner = None

@@ -14,7 +14,7 @@ __all__ = ["headrace_environment", "headrace_harness"]
 
 @pytest.fixture(scope="session")
 def headrace_environment(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Environment]":
-    """Spark, a broker and PostgreSQL for all tests of the session, each started when it is first needed."""
+    """Spark, a broker and PostgreSQL for all tests of the session; each is started when it is first needed."""
     from headrace.testing import Environment
 
     with Environment(tmp_path_factory.mktemp("headrace")) as environment:

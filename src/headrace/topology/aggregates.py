@@ -1,7 +1,6 @@
-"""Aggregates as plain values: what `.agg(...)` of a window takes, whoever computes them.
+"""Aggregates as plain values: the arguments of a window's `.agg(...)`.
 
-Their names are those of the field, some of them Python's own too: use them through the package, as in
-`hr.sum("amount")`.
+Some have the names of Python's built-in functions: use them through the package, as in `hr.sum("amount")`.
 """
 
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class AggregateKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One figure over the rows of a window; the column is None only where rows are counted."""
+    """One value computed from the rows of a window; the column is None only if rows are counted."""
 
     kind: AggregateKind
     column: str | None
@@ -66,14 +65,14 @@ class Aggregate:
 
 
 def count(column: str | None = None) -> Aggregate:
-    """How many rows, or how many values of a column that are not null."""
+    """The number of rows, or of values of a column that are not null."""
     if column == "*":
         raise InputError('count("*"): "*" is not a column', next_step="write hr.count() to count rows")
     return Aggregate(AggregateKind.COUNT, None) if column is None else _of(AggregateKind.COUNT, column)
 
 
 def sum(column: str) -> Aggregate:
-    """The sum of the values; null where there are none."""
+    """The sum of the values; null if there are none."""
     return _of(AggregateKind.SUM, column)
 
 
@@ -103,7 +102,7 @@ def last(column: str) -> Aggregate:
 
 
 def count_distinct(column: str) -> Aggregate:
-    """How many different values that are not null."""
+    """The number of different values that are not null."""
     return _of(AggregateKind.COUNT_DISTINCT, column)
 
 
@@ -115,7 +114,7 @@ def collect(column: str) -> Aggregate:
 def _of(kind: AggregateKind, column: str) -> Aggregate:
     if not isinstance(column, str) or not column.strip():
         raise InputError(
-            f"{kind.value} of {column!r}: an aggregate takes the name of a column",
+            f"{kind.value} of {column!r}: an aggregate needs the name of a column",
             next_step=f'write {kind.value}("amount"); compute new columns before the window',
         )
     return Aggregate(kind, column)

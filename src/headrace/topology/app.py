@@ -1,4 +1,4 @@
-"""The app: where a pipeline is declared. Declaring does no work; `topology()` checks and connects it."""
+"""The app: where a pipeline is declared. Declaring has no side effects; `topology()` checks and connects the nodes."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ SHORTEST_HEARTBEAT = Duration.of("1 second")
 
 
 class App:
-    """A pipeline: topics and files that feed it, and functions that make streams and views of them."""
+    """A pipeline: its input topics, and the functions that make streams, tables and views of them."""
 
     view_type: ClassVar[type[View]] = View
 
@@ -46,7 +46,7 @@ class App:
         self.state = declaration.read("state", StateStore.of, state, StateStore.ROCKSDB)
         if not APP_NAME.fullmatch(name):
             declaration.problem(
-                "the name cannot name a schema in PostgreSQL",
+                "the name is not valid as a PostgreSQL schema",
                 "use at most 63 letters, digits, '_' and '-', starting with a letter",
             )
         if prefix:
@@ -71,13 +71,13 @@ class App:
         record_columns: Sequence[str] = (),
         heartbeat: DurationLike | None = None,
     ) -> Topic:
-        """A topic that others write.
+        """An input topic, written by other programs.
 
-        `lateness` is how far behind the newest event a row may come; a row whose event time is more than
-        `ahead` beyond its record's own timestamp is rejected. `topic` is the topic's full name where that is
-        not the app's prefix and the node's name. `record_columns` adds columns of the record itself: `_key`,
-        `_topic`, `_partition`, `_offset`, `_timestamp`, `_headers`. Once the topic has been silent for the
-        `heartbeat`, time goes on by the clock, so that windows close although no event comes.
+        `lateness` is how far behind the newest event a row may be; a row whose event time is more than `ahead` after
+        its record's timestamp is rejected. `topic` is the name of the topic, if it is not the app's prefix and the
+        node's name. `record_columns` adds columns of the record: `_key`, `_topic`, `_partition`, `_offset`,
+        `_timestamp`, `_headers`. When the topic has had no events for the `heartbeat`, the watermark advances with the
+        clock, so that windows close.
         """
         declaration = self._declaration("topic", name)
         topic_name = self._topic_name(declaration, name, topic)
@@ -88,9 +88,9 @@ class App:
             extra = (*extra, "_timestamp")
         beat = None if heartbeat is None else declaration.read("heartbeat", Duration.of, heartbeat, None)
         if beat is not None and beat < SHORTEST_HEARTBEAT:
-            declaration.problem(f"heartbeat: {beat} is too often", f'make it at least "{SHORTEST_HEARTBEAT}"')
+            declaration.problem(f"heartbeat: {beat} is too short", f'make it at least "{SHORTEST_HEARTBEAT}"')
         if heartbeat is not None and event_time is None:
-            declaration.problem("heartbeat without an event time means nothing", 'add event_time="at"')
+            declaration.problem("heartbeat needs an event time", 'add event_time="at"')
         return self._add(
             declaration,
             Topic(
@@ -200,7 +200,7 @@ class App:
         read = read_source(declaration, schema, Format.JSON, key, event_time, late, ahead, ())
         for column in read.schema:
             if column.name.casefold() in TABLE_COLUMNS:
-                declaration.problem(f"schema: the column {column.name!r} has a name of Headrace's own", "rename it")
+                declaration.problem(f"schema: the column {column.name!r} has a reserved name", "rename it")
         _check_has_key(declaration, "table", key)
         by_record = read.event_time is not None and read.event_time.column == "_timestamp"
         return self._add(
@@ -264,11 +264,11 @@ class App:
         event_time: EventTimeLike | None = None,
         lateness: DurationLike | None = None,
     ) -> Files:
-        """A folder in which files of JSON lines appear. For trying things: each file is read once, whole."""
+        """A folder with files of JSON lines, for experiments. Each file is read once, when it appears."""
         return self.source(Files, name, schema, key=key, event_time=event_time, lateness=lateness, path=path)
 
     def rate(self, name: str, rows_per_second: int = 1) -> Rate:
-        """Rows `timestamp TIMESTAMP, value BIGINT` at a steady pace, numbered from 0. For trying things."""
+        """Rows `timestamp TIMESTAMP, value BIGINT` at a constant rate, numbered from 0, for experiments."""
         return self.source(Rate, name, rows_per_second=rows_per_second)
 
     @overload
@@ -320,8 +320,8 @@ class App:
             speed = declaration.read("latency", Latency.of, latency, Latency.MICRO_BATCH)
             if speed is Latency.REAL_TIME and kept not in (None, Guarantee.AT_LEAST_ONCE):
                 declaration.problem(
-                    f'latency="real-time" cannot keep {kept}: Spark\'s real-time sink is at-least-once',
-                    'say guarantee="at-least-once", or leave latency out',
+                    f'latency="real-time" does not support {kept}: Spark\'s real-time sink is at-least-once',
+                    'set guarantee="at-least-once", or omit latency',
                 )
             failing = declaration.read("on_error", OnError.of, on_error, OnError.STOP)
             declaration.check_on_error(failing, speed, declared)
@@ -404,7 +404,7 @@ class App:
         return declare if function is None else declare(function)
 
     def step(self, function: Function) -> Step:
-        """A function with no sink: it becomes part of whatever uses it."""
+        """A function without a sink: it becomes part of the nodes that use it."""
         name = name_of(function, "step")
         declaration = self._declaration("step", name)
         return self._add(
@@ -419,11 +419,11 @@ class App:
         )
 
     def problems(self) -> tuple[Problem, ...]:
-        """Everything that is wrong with the declarations, in the order of the file."""
+        """All problems of the declarations, in the order of the file."""
         return self._connected()[1]
 
     def topology(self) -> Topology:
-        """The graph, once every declaration holds; otherwise a TopologyError with all problems."""
+        """The graph. Raises TopologyError with all problems of the declarations."""
         topology, problems = self._connected()
         if topology is None:
             raise TopologyError(problems)
@@ -448,7 +448,11 @@ class App:
         for other in self._nodes:
             if other.name.casefold() == node.name.casefold():
                 # Checkpoints are folders named after nodes, and some file systems ignore case.
-                taken = "is taken" if other.name == node.name else f"is, but for its case, {other.name!r}, taken"
+                taken = (
+                    "is taken"
+                    if other.name == node.name
+                    else f"differs only in case from {other.name!r}, which is taken"
+                )
                 declaration.problem(f"the name {taken} by the {other.kind} at {other.place}", "choose another")
                 break
         self._nodes.append(node)
@@ -457,4 +461,4 @@ class App:
 
 def _check_has_key(declaration: Declaration, what: str, key: KeyLike) -> None:
     if not key and key != "":
-        declaration.problem(f"a {what} needs a key", 'say which columns tell its rows apart: key="id"')
+        declaration.problem(f"a {what} needs a key", 'name the columns that identify a row: key="id"')

@@ -45,9 +45,9 @@ class Decimal:
 
     def __post_init__(self) -> None:
         if not 1 <= self.precision <= MAX_PRECISION:
-            raise InputError(f"DECIMAL has 1 to {MAX_PRECISION} digits, not {self.precision}")
+            raise InputError(f"the precision of DECIMAL is 1 to {MAX_PRECISION}, not {self.precision}")
         if not 0 <= self.scale <= self.precision:
-            raise InputError(f"{self.ddl} has more digits after the point than it has digits")
+            raise InputError(f"{self.ddl} has a scale larger than its precision")
 
     @property
     def ddl(self) -> str:
@@ -74,7 +74,7 @@ class Map:
 
     def __post_init__(self) -> None:
         if contains_map(self.key):
-            raise InputError(f"the key of {self.ddl} holds a map: Spark cannot compare maps")
+            raise InputError(f"the key of {self.ddl} contains a map, and Spark cannot compare maps")
 
     @property
     def ddl(self) -> str:
@@ -122,7 +122,7 @@ DataType: TypeAlias = Primitive | Decimal | Array | Map | Struct
 
 
 def check_names(columns: tuple[Column, ...], owner: str) -> None:
-    """Refuse no columns, and names that Spark, which ignores case, could not tell apart."""
+    """Reject an empty list, and names that differ only in case, which Spark ignores."""
     if not columns:
         raise InputError(f"{owner} has no columns")
     first_by_folded: dict[str, str] = {}

@@ -135,7 +135,7 @@ class _Parser:
         owner = "" if of is None else f" of column {of!r}"
         instead = INSTEAD.get(name)
         raise InputError(
-            f"{token.text!r}{owner} is no type an event can carry {self.at(token)}",
+            f"{token.text!r}{owner} is not a supported type {self.at(token)}",
             next_step=f"write {instead}" if instead else did_you_mean(name, TYPE_NAMES),
         )
 
@@ -150,7 +150,7 @@ class _Parser:
     def nested(self, name: str) -> DataType:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise InputError(f"the schema nests more than {DEEPEST} types in one another")
+            raise InputError(f"the schema nests more than {DEEPEST} levels")
         self.expect("<")
         type_: DataType
         if name == "ARRAY":
@@ -199,8 +199,8 @@ class _Parser:
         return token
 
     def unexpected(self, token: _Token, expected: str) -> InputError:
-        found = "the schema ends" if token.kind == "end" else f"{token.text!r} stands"
-        return InputError(f"{found} where {expected} should be {self.at(token)}")
+        found = "the schema ends" if token.kind == "end" else f"found {token.text!r}"
+        return InputError(f"{found}, expected {expected} {self.at(token)}")
 
     def at(self, token: _Token) -> str:
         before = self.ddl[: token.start]
@@ -215,7 +215,7 @@ def _tokens(ddl: str) -> list[_Token]:
         match = TOKEN.match(ddl, position)
         if match is None:
             raise InputError(
-                f"the schema has {ddl[position]!r} at character {position + 1}, where nothing starts so",
+                f"the schema has {ddl[position]!r} at character {position + 1}, which is not valid there",
                 next_step="put names with special characters in `backticks`",
             )
         if match.lastgroup != "space":
@@ -236,7 +236,7 @@ def _unquoted(text: str) -> str:
             return ESCAPED.get(code, code)
         number = int(code[1:], 16) if code[0] in "uU" else int(code, 8)
         if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-            raise InputError(f"the comment {text} has \\{code}, which is no character")
+            raise InputError(f"the comment {text} has \\{code}, which is not a character")
         return chr(number)
 
     return ESCAPE.sub(plain, text[1:-1])

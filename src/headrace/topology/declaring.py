@@ -1,4 +1,4 @@
-"""Reading what a declaration was given: what cannot be read becomes a problem, and reading goes on."""
+"""Reads the arguments of a declaration. An invalid argument is recorded as a problem, and reading continues."""
 
 import inspect
 import keyword
@@ -29,7 +29,7 @@ LONGEST_TOPIC_NAME = 249 - len(".rejected")  # Kafka's limit, with room for what
 
 
 class Declaration:
-    """One declaration being read: what it is called, where it stands, and what is wrong with it."""
+    """A declaration being read: its name, its place in the file, and its problems."""
 
     def __init__(self, label: str, place: Place, problems: list[Problem]) -> None:
         self.label = label
@@ -105,17 +105,17 @@ class Declaration:
             if name in schema:
                 if not _has_text(schema[name].type):
                     self.problem(
-                        f"key {name!r} is {schema[name].type.ddl}, which has no text of its own",
+                        f"key {name!r} is {schema[name].type.ddl}, which cannot be a key",
                         "make a column of plain type the key",
                     )
             elif name not in also:
-                self.problem(f"key {name!r} is no column of it", did_you_mean(name, schema.names))
+                self.problem(f"key {name!r} is not a column", did_you_mean(name, schema.names))
 
     def check_timestamp(self, option: str, name: str, schema: Schema) -> None:
         if name == "_timestamp":
             return
         if name not in schema:
-            self.problem(f"{option} {name!r} is no column of it", did_you_mean(name, schema.names))
+            self.problem(f"{option} {name!r} is not a column", did_you_mean(name, schema.names))
         elif schema[name].type is not Primitive.TIMESTAMP:
             self.problem(f"{option} {name!r} is {schema[name].type.ddl}", "make it TIMESTAMP in the schema")
 
@@ -133,21 +133,21 @@ def names_of(value: KeyLike) -> tuple[str, ...]:
     names = (value,) if isinstance(value, str) else tuple(value)
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"{name!r} is no name")
+            raise InputError(f"{name!r} is not a name")
     if len(set(names)) < len(names):
-        raise InputError(f"a name stands twice in {list(names)}")
+        raise InputError(f"a name is repeated in {list(names)}")
     return names
 
 
 def column_of(value: str | None) -> str | None:
-    """The column a stream's event time is in, which its function has to give: other times are a topic's."""
+    """The column of a stream's event time, which its function must return. Other kinds of time are for topics."""
     if value is None or (isinstance(value, str) and value):
         return value
-    raise InputError(f"{value!r} is no column's name", next_step="name a column that the function returns")
+    raise InputError(f"{value!r} is not a column name", next_step="name a column that the function returns")
 
 
 def name_of(function: Callable[..., Any], kind: str) -> str:
-    """What a function is called. A thing without a name gets one that no node may have."""
+    """The name of a function. A callable without a name gets one that is not valid for a node."""
     if not callable(function):
         raise InputError(
             f"{function!r} is not a function: a node has the name of its function",
@@ -157,7 +157,7 @@ def name_of(function: Callable[..., Any], kind: str) -> str:
 
 
 def parameters_of(function: Callable[..., Any], declaration: Declaration) -> tuple[Parameter, ...]:
-    """The upstreams a function's signature names. Defaults that are no node stay ordinary defaults."""
+    """The upstreams a function's signature names. Defaults that are not nodes stay ordinary defaults."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         declaration.problem("a node is a plain function", "return a DataFrame: no async, no yield")
     parameters = []
@@ -165,7 +165,7 @@ def parameters_of(function: Callable[..., Any], declaration: Declaration) -> tup
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             declaration.problem(
                 f"the parameter {str(parameter)!r} cannot name an upstream",
-                "name each upstream by one",
+                "use one parameter for each upstream",
             )
         elif isinstance(parameter.default, Node | Channel):
             parameters.append(Parameter(parameter.name, parameter.default))

@@ -1,4 +1,4 @@
-"""The graph for people: in the terminal, and as Mermaid."""
+"""Draws the graph: as text for the terminal, and as Mermaid."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ SHAPES = {
 
 
 def as_text(topology: Topology) -> str:
-    """A tree from each source down. A node that several feed is drawn once, and named where met again."""
+    """A tree from each source. A node with several upstreams is drawn once, and only named after that."""
     lines = [topology.app_name]
     drawn: set[Node] = set()
     for node in topology.order:
@@ -63,7 +63,7 @@ def _headline(topology: Topology, node: Node) -> str:
 
 
 def _facts(topology: Topology, node: Node) -> Iterator[str]:
-    """What a person wants to know of a node beyond its name."""
+    """What is shown of a node besides its name."""
     yield from node.drawing_facts
     if isinstance(node, Source | QueryNode):
         if node.key:

@@ -50,7 +50,7 @@ class Duration:
         if self.microseconds < 0:
             raise InputError(f"a duration of {self.microseconds} microseconds is negative")
         if self.microseconds > LONGEST:
-            raise InputError("the duration is longer than 64 bits of microseconds can say")
+            raise InputError("the duration is longer than 64 bits of microseconds can hold")
 
     @classmethod
     def of(cls, value: "DurationLike") -> "Duration":
@@ -61,7 +61,7 @@ class Duration:
             return cls(value // timedelta(microseconds=1))
         if isinstance(value, str):
             return cls(_microseconds_of(value))
-        raise InputError(f"{value!r} is no duration", next_step='write it as "5 minutes" or as a datetime.timedelta')
+        raise InputError(f"{value!r} is not a duration", next_step='write it as "5 minutes" or as a datetime.timedelta')
 
     @property
     def timedelta(self) -> timedelta:
@@ -88,7 +88,7 @@ def _microseconds_of(text: str) -> int:
         piece = PIECE.match(text, position)
         if piece is None:
             raise InputError(
-                f"{text!r} is no duration",
+                f"{text!r} is not a duration",
                 next_step='write whole numbers with units, as in "1 hour 30 minutes"',
             )
         number, word = piece.groups()
@@ -99,7 +99,7 @@ def _microseconds_of(text: str) -> int:
         total += int(number) * size
         position = piece.end()
     if not seen:
-        raise InputError("an empty text is no duration", next_step='write it as "5 minutes"')
+        raise InputError("an empty string is not a duration", next_step='write it as "5 minutes"')
     return total
 
 
@@ -111,8 +111,8 @@ def _unit_size(word: str, text: str) -> int:
         return size
     if unit.removesuffix("s") in ("month", "year", "quarter"):
         raise InputError(
-            f"the duration {text!r} has no fixed length: {word} differ",
-            next_step='say it in days, as "30 days"',
+            f"the duration {text!r} has no fixed length: {word} vary",
+            next_step='write it in days, as "30 days"',
         )
     meant = SHORT_FORMS.get(unit) or nearest(unit, [f"{name}s" for name in units])
     known = ", ".join(f"{name}s" for name in units)

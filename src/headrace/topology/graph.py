@@ -1,4 +1,4 @@
-"""The graph of an app whose declarations hold: who reads what, in which order, and who writes the rejects."""
+"""The graph of an app without problems: what each node reads, their order, and which nodes write the rejects."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ NO_SPREAD: Mapping[Node, Duration] = {}
 
 
 class Topology:
-    """An app's nodes and how they hang together. It never changes: an app makes a new one each time."""
+    """An app's nodes and their connections. It is immutable: an app makes a new one each time."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Topology:
         return Duration(max(read, default=0) + spread.get(node, Duration(0)).microseconds)
 
     def beats(self, feed: Feed) -> bool:
-        """Whether its time goes on without events: by a heartbeat, its own or that of a topic its rows come from."""
+        """Whether its watermark advances without events, by a heartbeat of its own or of an upstream topic."""
         node = feed.node
         if feed.is_late or feed.is_diverted:
             return False  # what is late is older than any time that is told

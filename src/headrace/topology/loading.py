@@ -28,7 +28,7 @@ def load_app(path: str | Path, name: str | None = None) -> App:
     """
     file = Path(path).absolute()
     if not file.is_file():
-        what = "is a folder" if file.is_dir() else "is not there"
+        what = "is a folder" if file.is_dir() else "does not exist"
         raise _not_loaded(Place(str(file), 0), f"the file {what}", "name the file that declares the app")
     module = _run(file)
     apps = {variable: value for variable, value in vars(module).items() if isinstance(value, App)}
@@ -79,7 +79,7 @@ def _failure(error: Exception | SystemExit, file: Path) -> Error:
     if isinstance(error, SyntaxError):
         if error.filename is not None and Path(error.filename).is_file():
             place = Place(error.filename, error.lineno or 0)
-        return _not_loaded(place, f"not Python: {error.msg}", None)
+        return _not_loaded(place, f"invalid Python: {error.msg}", None)
     match error:
         case TopologyError():
             return error
@@ -89,11 +89,11 @@ def _failure(error: Exception | SystemExit, file: Path) -> Error:
             step = f"install what provides it, or put {error.name.partition('.')[0]}.py beside the file"
             return _not_loaded(place, f"no module named {error.name!r}", step)
         case SystemExit():
-            step = 'do so under `if __name__ == "__main__":` alone'
-            return _not_loaded(place, "the file ends the program while it is loaded", step)
+            step = 'call it only under `if __name__ == "__main__":` '
+            return _not_loaded(place, "the file exits while it is loaded", step)
         case _:
             said = traceback.format_exception_only(error)[-1].strip().rstrip(".")
-            return _not_loaded(place, f"the file fails while it is loaded: {said}", _advice_on(error))
+            return _not_loaded(place, f"the file cannot be loaded: {said}", _advice_on(error))
 
 
 def _advice_on(error: BaseException) -> str | None:
@@ -128,7 +128,7 @@ def _chosen(apps: dict[str, App], name: str | None, place: Place) -> App:
         raise _not_loaded(place, "the file declares no app", 'add one: app = headrace.App("name")')
     if name is None:
         if len(distinct) > 1:
-            raise _not_loaded(place, f"the file declares several apps: {variables}", "say which one to take")
+            raise _not_loaded(place, f"the file declares several apps: {variables}", "choose one with --app")
         return distinct[0]
     if name in apps:
         return apps[name]

@@ -40,7 +40,9 @@ def topic_feed(app: App, feed: Feed | str) -> Feed:
     if node.outputs:
         first = node.outputs[0]
         raise InputError(f"the rows of {found} are in its channels", next_step=f"read {first}")
-    raise InputError(f"the {node.kind} {found} has no topic to read", next_step="name a topic, a stream or a channel")
+    raise InputError(
+        f"the {node.kind} {found} has no topic that can be read", next_step="name a topic, a stream or a channel"
+    )
 
 
 def input_topic(feed: Feed) -> Topic | None:

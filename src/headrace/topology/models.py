@@ -1,4 +1,4 @@
-"""Schemas said in Python: dataclasses and pydantic models, read by their annotations."""
+"""Schemas from dataclasses and pydantic models, read by their annotations."""
 
 import dataclasses
 import datetime
@@ -29,7 +29,7 @@ PRIMITIVE_OF = {
 }
 # Python's Decimal has no precision of its own: what PySpark infers for it.
 ANY_DECIMAL = Decimal(38, 18)
-SAY_IT = 'say its type: Annotated[..., "DECIMAL(12,2)"]'
+SAY_IT = 'give its type: Annotated[..., "DECIMAL(12,2)"]'
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _is_pydantic(value: type) -> bool:
 
 def _columns(model: type, inside: tuple[type, ...]) -> tuple[Column, ...]:
     if model in inside:
-        raise InputError(f"{model.__name__} holds itself: a schema is finite")
+        raise InputError(f"{model.__name__} contains itself: a schema cannot be recursive")
     fields = _pydantic_fields(model) if _is_pydantic(model) else _dataclass_fields(model)
     columns = []
     for field in fields:
@@ -71,8 +71,8 @@ def _dataclass_fields(model: Any) -> list[_Field]:
         hints = typing.get_type_hints(model, include_extras=True)
     except NameError as error:
         raise InputError(
-            f"the annotations of {model.__name__} cannot be read: {error}",
-            next_step="declare what they name at the top of a module",
+            f"the annotations of {model.__name__} cannot be resolved: {error}",
+            next_step="declare the names at module level",
         ) from error
     missing = dataclasses.MISSING
     return [
@@ -86,8 +86,8 @@ def _pydantic_fields(model: Any) -> list[_Field]:
     for name, info in model.model_fields.items():
         if info.alias not in (None, name):
             raise InputError(
-                f"{model.__name__}.{name} has the alias {info.alias!r}: a column has one name",
-                next_step="name the field as the column is named",
+                f"{model.__name__}.{name} has the alias {info.alias!r}: aliases are not supported",
+                next_step="give the field the name of the column",
             )
         annotation = Annotated[info.annotation, *info.metadata] if info.metadata else info.annotation
         fields.append(_Field(name, annotation, not info.is_required(), info.description))
@@ -103,7 +103,7 @@ def _type_of(annotation: Any, where: str, inside: tuple[type, ...]) -> tuple[Dat
         others = [argument for argument in arguments if argument is not types.NoneType]
         if len(others) == 1:
             return _type_of(others[0], where, inside)[0], True
-        raise InputError(f"{where} may be of several types: {annotation}", next_step=SAY_IT)
+        raise InputError(f"{where} has several types: {annotation}", next_step=SAY_IT)
     if origin is Literal:
         return _type_of_values(arguments, where), None in arguments
     if isinstance(annotation, typing.NewType):
@@ -124,7 +124,7 @@ def _annotated_type(
             except InputError as error:
                 raise InputError(
                     f"{where}: {error.problem}",
-                    next_step=error.next_step or "a text in Annotated is its DDL type",
+                    next_step=error.next_step or "text in Annotated is read as the DDL type",
                 ) from error
     for item in flat:
         precision, scale = getattr(item, "max_digits", None), getattr(item, "decimal_places", None)
@@ -154,11 +154,11 @@ def _plain_type(
             if issubclass(annotation, python_type):
                 return primitive
     name = getattr(annotation, "__name__", annotation) if origin is None else annotation
-    raise InputError(f"{where} is of {name}, which no column type stands for", next_step=SAY_IT)
+    raise InputError(f"{where} is of {name}, which has no column type", next_step=SAY_IT)
 
 
 def _type_of_values(values: Iterable[Any], where: str) -> DataType:
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) == 1 and (kind := kinds.pop()) in PRIMITIVE_OF:
         return PRIMITIVE_OF[kind]
-    raise InputError(f"{where} has values of several types, or of none", next_step=SAY_IT)
+    raise InputError(f"{where} has values of several types, or no values", next_step=SAY_IT)

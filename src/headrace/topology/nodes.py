@@ -1,4 +1,4 @@
-"""What a pipeline is made of: sources, functions of DataFrames, and the channels that rows leave them by."""
+"""The parts of a pipeline: sources, functions of DataFrames, and their output channels."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -147,7 +147,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One of the ways on which rows leave a node."""
+    """One of the outputs of a node."""
 
     node: Node
     name: str
@@ -208,9 +208,9 @@ class Channel:
         return self.is_rejected or self.is_failed
 
     def __call__(self, *_: Any, **__: Any) -> NoReturn:
-        """A method that a node does not have was taken for a channel, and is noticed here."""
+        """Reached when a method is called that the node does not have."""
         if self.name in self.node.channel_names:
-            raise InputError(f"{self} is a channel, and nothing to call", next_step=f"read it with app.read({self})")
+            raise InputError(f"{self} is a channel and cannot be called", next_step=f"read it with app.read({self})")
         methods = [name for name, _ in inspect.getmembers(type(self.node), inspect.isfunction) if name[0] != "_"]
         if methods:
             instead = did_you_mean(self.name, methods)
@@ -230,7 +230,7 @@ Feed: TypeAlias = Node | Channel
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Source(Node):
-    """Where rows come from. Rows that cannot be used leave by `.rejected`.
+    """A source of rows. Invalid records go to the channel `.rejected`.
 
     A kind of source is a subclass with its options as fields, and an adapter registered for it in the engine.
     """
@@ -268,13 +268,13 @@ class Source(Node):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Topic(Source):
-    """A topic that others write."""
+    """An input topic, written by other programs."""
 
     kind = "topic"
     is_input = True
 
     heartbeat: Duration | None = None
-    """After so much silence the clock moves time on; None where events alone do."""
+    """After this time without events the clock advances the watermark; None if only events do."""
 
     @property
     def has_topic(self) -> bool:
@@ -304,7 +304,7 @@ class TableTopic(Topic):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Files(Source):
-    """A folder in which JSON files appear, a row a line. For trying things."""
+    """A folder with JSON files, one row per line. For experiments."""
 
     kind = "files"
 
@@ -330,7 +330,7 @@ class Files(Source):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Rate(Source):
-    """Spark's source of numbered rows at a steady pace. For trying things."""
+    """Spark's source of numbered rows at a constant rate. For experiments."""
 
     kind = "rate"
     fixed_schema = Schema((Column("timestamp", Primitive.TIMESTAMP), Column("value", Primitive.BIGINT)))
@@ -354,7 +354,7 @@ class Rate(Source):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a node's function, and the upstream it stands for, by name or outright."""
+    """A parameter of a node's function, and its upstream: a name or a node."""
 
     name: str
     upstream: "str | Feed"
@@ -393,7 +393,7 @@ class Step(FunctionNode):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class QueryNode(FunctionNode):
-    """A function with a sink, so a query of its own."""
+    """A function with a sink, so with its own query."""
 
     is_query = True
     holds_table: ClassVar[bool] = False
@@ -411,7 +411,7 @@ class QueryNode(FunctionNode):
 
     @property
     def diverts(self) -> bool:
-        """Whether rows on which its function raises leave by `.failed`."""
+        """Whether rows on which its function raises go to the channel `.failed`."""
         return self.on_error is OnError.DIVERT
 
     @property

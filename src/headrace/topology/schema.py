@@ -1,4 +1,4 @@
-"""What a row looks like, however it was said: DDL, a StructType, a dataclass, a pydantic model."""
+"""Schemas, given as DDL, a StructType, a dataclass or a pydantic model."""
 
 import json
 import re
@@ -27,7 +27,7 @@ JSON_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The columns of a row, in order. Names differ by more than their case, as Spark wants it."""
+    """The columns of a row, in order. Names must differ by more than case, as in Spark."""
 
     columns: tuple[Column, ...]
 
@@ -46,7 +46,7 @@ class Schema:
         if not isinstance(value, type) and hasattr(type(value), "simpleString"):
             return cls.from_json(json.loads(value.json()))
         raise InputError(
-            f"{value!r} is no schema",
+            f"{value!r} is not a schema",
             next_step='give DDL ("id STRING, at TIMESTAMP"), a StructType, a dataclass or a pydantic model',
         )
 
@@ -55,7 +55,7 @@ class Schema:
         """Read what `StructType.json()` of Spark says."""
         type_ = _type_of_json(value, "the schema")
         if not isinstance(type_, Struct):
-            raise InputError(f"the schema is {type_.ddl}, where a STRUCT of columns should be")
+            raise InputError(f"the schema is {type_.ddl}, not a STRUCT of columns")
         return cls(type_.columns)
 
     def to_json(self) -> dict[str, Any]:
@@ -106,9 +106,9 @@ def _type_of_json(value: Any, owner: str) -> DataType:
         case {"type": "struct", "fields": [*fields]}:
             return Struct(tuple(_column_of_json(field, owner) for field in fields))
         case {"type": "udt", "class": name}:
-            raise InputError(f"{owner} has the user-defined type {name}, which an event cannot carry")
+            raise InputError(f"{owner} has the user-defined type {name}, which Headrace does not support")
         case _:
-            raise InputError(f"{owner} has the type {value!r}, which an event cannot carry")
+            raise InputError(f"{owner} has the type {value!r}, which Headrace does not support")
 
 
 def _column_of_json(field: Any, owner: str) -> Column:

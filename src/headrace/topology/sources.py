@@ -1,4 +1,4 @@
-"""Reading what a source is declared with: schema, key and time, checked against one another."""
+"""The options of a source: schema, key and event time, checked against each other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ def read_source(
         declaration.check_key(keys, columns, record_columns or ())
         _check_time(declaration, time, columns)
     if record_columns is None and time is not None and _needs_records(time):
-        declaration.problem("event_time: only a topic's records have a time of their own", "name a column")
+        declaration.problem("event_time: only the records of a topic have a timestamp", "name a column")
     _check_lateness(declaration, event_time, time, late)
     return SourceOptions(
         columns or UNREADABLE,
@@ -93,24 +93,24 @@ def _read_schema(declaration: Declaration, given: SchemaLike | None, format: For
         if value_type is not None:
             return Schema((Column("value", value_type),))
         if format is Format.JSON:
-            declaration.problem("a topic of JSON needs a schema", 'write it as "id STRING, at TIMESTAMP"')
+            declaration.problem("a JSON topic needs a schema", 'write it as "id STRING, at TIMESTAMP"')
         return None
     schema = declaration.read("schema", Schema.of, given, None)
     if schema is None:
         return None
     for column in schema:
         if column.name.casefold() in OWN_COLUMNS:
-            declaration.problem(f"schema: the column {column.name!r} has a name of Headrace's own", "rename it")
+            declaration.problem(f"schema: the column {column.name!r} has a reserved name", "rename it")
     if value_type is not None and [column.type for column in schema] != [value_type]:
         declaration.problem(
             f"schema: a topic of format {format} has one {value_type.ddl} column",
-            "leave the schema out",
+            "omit the schema",
         )
     if format is Format.JSON:
         for column in schema:
             if bad := _map_without_text_keys(column.type):
                 declaration.problem(
-                    f"schema: the column {column.name!r} has {bad.ddl}, and JSON's keys are text",
+                    f"schema: the column {column.name!r} has {bad.ddl}, and keys in JSON are strings",
                     f"write MAP<STRING, {bad.value.ddl}>",
                 )
     return schema
@@ -131,12 +131,12 @@ def _check_lateness(
     declaration: Declaration, given: EventTimeLike | None, time: EventTime | None, lateness: Duration | None
 ) -> None:
     if given is None and lateness is not None:
-        declaration.problem("lateness without an event time means nothing", 'add event_time="at"')
+        declaration.problem("lateness needs an event time", 'add event_time="at"')
     # A clock that only moves on has no stragglers. Events have, and how long to wait is the user's say.
     if time is not None and lateness is None and not isinstance(time, IngestionTime | ProcessingTime):
         declaration.problem(
             "event time without lateness: rows out of order would be lost",
-            'say how late a row may be: lateness="1 minute"',
+            'set how late a row may be: lateness="1 minute"',
         )
 
 

@@ -99,7 +99,7 @@ def event_time_of(value: EventTimeLike) -> EventTime:
     if isinstance(value, str) and value:
         return ColumnTime(value)
     raise InputError(
-        f"{value!r} is no event time",
+        f"{value!r} is not an event time",
         next_step="name a column, or write ingestion_time(), processing_time() or corrected_time(...)",
     )
 

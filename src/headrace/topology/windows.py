@@ -1,4 +1,4 @@
-"""Windows as plain values: what `hr.windowed` takes, whoever computes it."""
+"""Windows as plain values: the second argument of `hr.windowed`."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -32,7 +32,7 @@ class Since(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Tumbling:
-    """Windows of one size, end to start, aligned to 1970-01-01 UTC."""
+    """Windows of one size, one after the other, aligned to 1970-01-01 UTC."""
 
     size: Duration
 
@@ -42,7 +42,7 @@ class Tumbling:
 
 @dataclass(frozen=True, slots=True)
 class Hopping:
-    """Windows of one size that start again every so often, so that they overlap."""
+    """Windows of one size, a new one at every interval, so that they overlap."""
 
     size: Duration
     every: Duration
@@ -94,12 +94,12 @@ def tumbling(size: DurationLike) -> Tumbling:
 
 
 def hopping(size: DurationLike, every: DurationLike) -> Hopping:
-    """Windows of one size, a new one every so often: an event is in all that cover it."""
+    """Windows of one size, a new one at every interval: an event is in all that cover it."""
     window = Hopping(_span("a hopping window's size", size), _span("a hopping window's `every`", every))
     if window.every > window.size:
         raise InputError(
             f"a hopping window of {window.size} every {window.every} leaves gaps that no window covers",
-            next_step=f"make `every` at most {window.size}",
+            next_step=f"set `every` to at most {window.size}",
         )
     return window
 
@@ -117,15 +117,16 @@ def session(
     since: str | None = None,
     closes: str | None = None,
 ) -> GapSession | EventSession:
-    """Bursts of activity: by a `gap` of silence, or from an event that `opens` one until a `timeout`.
+    """Periods of activity: until a `gap` without events, or from an event that `opens` a session until a `timeout`.
 
-    The timeout counts `since` the last event, unless that is said to be the first.
+    The timeout counts from the last event, or from the first with `since="first"`. An event that `closes` the session
+    ends it earlier.
     """
     if gap is not None and opens is None and timeout is None and closes is None and since is None:
         return GapSession(_span("a session's gap", gap))
     if gap is not None or opens is None or timeout is None:
         raise InputError(
-            "a session has either a gap, or an opening event and a timeout",
+            "a session needs either a gap, or opens= and timeout=",
             next_step='write session("30 minutes"), or session(opens="type = 1", timeout="30 minutes")',
         )
     for name, condition in (("opens", opens), ("closes", closes)):

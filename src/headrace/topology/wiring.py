@@ -1,4 +1,4 @@
-"""From signatures to a graph: which upstream each parameter stands for, and all that is wrong with it."""
+"""Builds the graph from the signatures: the upstream of each parameter, and all problems."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -16,7 +16,7 @@ Inputs: TypeAlias = Mapping[Node, Mapping[str, Feed]]
 
 
 def connect(nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]]:
-    """The inputs of every node, and every problem that shows only once all declarations are known."""
+    """The inputs of every node, and all problems that concern several declarations."""
     problems: list[Problem] = []
     by_name: dict[str, Node] = {}
     for node in nodes:
@@ -32,7 +32,7 @@ def connect(nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]]:
                 elif feed is not None:
                     inputs[node][parameter.name] = feed
             if not node.parameters:
-                problems.append(_problem(node, "it reads nothing", "name what it reads as its parameter"))
+                problems.append(_problem(node, "it reads nothing", "name its upstream as a parameter"))
     problems += _topic_problems(nodes)
     cycles = _cycle_problems(nodes, inputs)
     problems += cycles
@@ -93,7 +93,9 @@ def _topic_problems(nodes: Sequence[Node]) -> Iterator[Problem]:
         for topic_name in _topics_of(node):
             owner = owners.setdefault(topic_name, node)
             if owner.name != node.name:
-                message = f"the topic {topic_name!r} is that of the {owner.kind} {owner.name!r} at {owner.place}"
+                message = (
+                    f"the topic {topic_name!r} already belongs to the {owner.kind} {owner.name!r} at {owner.place}"
+                )
                 yield _problem(node, message, f"read {owner.name!r} instead, or name another topic")
                 break
 
@@ -114,12 +116,12 @@ def _reading_problems(nodes: Sequence[Node], inputs: Inputs) -> Iterator[Problem
     for node, feeds in feeds_of.items():
         for feed in feeds:
             if feed.is_rejected and feed.node not in read:
-                step = f"nobody reads {feed.node.name!r}, so nobody rejects its rows: add a node that does"
+                step = f"no node reads {feed.node.name!r}, so nothing rejects its records: add a node that reads it"
                 yield _problem(node, f"nothing writes {feed}", step)
             if node.is_real_time:
                 if not feed.has_topic:
-                    message = f"{feed.node.kind} {feed.node.name!r} cannot feed it: real-time mode reads topics alone"
+                    message = f"{feed.node.kind} {feed.node.name!r} cannot feed it: real-time mode reads only topics"
                     yield _problem(node, message, "leave latency out")
                 elif feed.is_table:
-                    message = f"the table {feed.node.name!r} cannot feed it: real-time mode keeps no tables"
+                    message = f"the table {feed.node.name!r} cannot feed it: real-time mode has no tables"
                     yield _problem(node, message, "leave latency out")

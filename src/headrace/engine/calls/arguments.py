@@ -40,7 +40,7 @@ OnLike: TypeAlias = str | Sequence[str] | Mapping[str, str]
 
 
 class How(Choice):
-    """Which rows come out that have no partner."""
+    """Which rows without a match are kept."""
 
     INNER = "inner"
     LEFT = "left"
@@ -54,14 +54,14 @@ class JoinUse:
 
     described: Mapping[str, Any]
     held: Duration = NOT_AT_ALL
-    """How far behind the watermark its rows come out."""
+    """How far behind the watermark its rows are written."""
     spread: Duration = NOT_AT_ALL
-    """How much more out of order its rows may come out than those it reads: where one side lags behind, a pair is
-    known by the other's time, and a pair of earlier times comes later."""
+    """How much more out of order its rows can be than those it reads: where one side is behind, a pair has the time of
+    the other side, and pairs with earlier times follow."""
     explained: str = ""
-    """Who computes it, in words."""
+    """What computes it, for `headrace graph --explain`."""
     idle: Duration | None = None
-    """After how much silence one of the node's sources no longer holds the watermark of the others."""
+    """After how long without events one of the node's sources no longer delays the watermark of the others."""
 
 
 _uses: ContextVar[list[JoinUse] | None] = ContextVar("uses of joins", default=None)
@@ -87,7 +87,7 @@ def note(use: JoinUse) -> None:
 def columns_on(
     call: str, on: OnLike, left: tuple[str, Sequence[str]], right: tuple[str, Sequence[str]]
 ) -> dict[str, str]:
-    """The columns that must agree: those of the left by those of the right."""
+    """The columns that must be equal: those of the left and those of the right."""
     if isinstance(on, str):
         pairs = {on: on}
     elif isinstance(on, Mapping):
@@ -98,7 +98,7 @@ def columns_on(
         pairs = {}
     if not pairs or not all(isinstance(name, str) for pair in pairs.items() for name in pair):
         raise InputError(
-            f"{call}: on is {on!r}", next_step='name a column, several, or {"ad": "id"} where their names differ'
+            f"{call}: on is {on!r}", next_step='name one or more columns, or {"ad": "id"} if their names differ'
         )
     if len(set(pairs.values())) < len(pairs):
         raise InputError(f"{call}: on names a column twice: {', '.join(pairs.values())}")
@@ -106,19 +106,19 @@ def columns_on(
         for name in names:
             if name not in columns:
                 step = did_you_mean(name, columns)
-                raise InputError(f"{call}: on: {name!r} is no column of the {side}", next_step=step)
+                raise InputError(f"{call}: on: {name!r} is not a column of the {side}", next_step=step)
     return pairs
 
 
 def columns_of(call: str, on: str | Sequence[str], side: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """The columns that must agree, where they are called the same wherever they are."""
+    """The columns that must be equal, which have the same names in all streams."""
     if isinstance(on, Mapping):
-        raise InputError(f"{call}: on is {dict(on)!r}", next_step="name a column or several, called the same in each")
+        raise InputError(f"{call}: on is {dict(on)!r}", next_step="name one or more columns that all have")
     return tuple(columns_on(call, on, (side, columns), (side, columns)))
 
 
 def check_types(call: str, pairs: Mapping[str, str], left: DataFrame, right: DataFrame) -> None:
-    """Unlike types would be compared as a third one, and equal keys be kept apart."""
+    """Different types would be compared as a third one, and equal keys be in different buckets."""
     for one, another in pairs.items():
         ours, theirs = left.schema[one].dataType, right.schema[another].dataType
         if ours != theirs:
@@ -144,16 +144,17 @@ def event_time(call: str, stream: DataFrame) -> str:
     times = event_times_of(stream)
     if not times and is_windowed(stream):
         raise InputError(
-            f"{call} finds no watermark among the rows, which keep state already", next_step="put this in the next node"
+            f"{call}: the rows are the result of an operator with state, and have no watermark",
+            next_step="move this to the next node",
         )
     if not times:
         raise InputError(
-            f"{call} finds no event time among the rows",
+            f"{call}: the rows have no event time",
             next_step="declare event_time= and lateness= of the topic, and keep that column",
         )
     if len(times) > 1:
         raise InputError(
-            f"{call} finds several event times among the rows: {', '.join(times)}", next_step="drop all but one before"
+            f"{call}: the rows have several event times: {', '.join(times)}", next_step="drop all but one of them"
         )
     return times[0]
 
@@ -165,10 +166,10 @@ def duration(call: str, option: str, value: DurationLike) -> Duration:
         raise InputError(f"{call}: {option}: {error.problem}", next_step=error.next_step) from None
 
 
-def span_of(call: str, within: DurationLike | None, what: str) -> Duration:
-    """How long state is kept for, which has to be said. `what` completes 'does not know'."""
+def span_of(call: str, within: DurationLike | None) -> Duration:
+    """How long state is kept, which has no default."""
     if within is None:
-        raise InputError(f"{call} does not know {what}", next_step='say it: within="10 minutes"')
+        raise InputError(f"{call} needs within=", next_step='add within="10 minutes"')
     span = duration(call, "within", within)
     if not span.microseconds:
         raise InputError(f"{call}: within is zero", next_step='write a duration such as "10 minutes"')
@@ -186,13 +187,13 @@ def check_streams(call: str, **streams: Any) -> None:
     for name, stream in streams.items():
         if isinstance(stream, Table):
             raise InputError(
-                f"{call}: {name} is a table, and this takes streams",
-                next_step="write hr.enrich(stream, table, on=...), or take the table's .changes",
+                f"{call}: {name} is a table, not a stream",
+                next_step="write hr.enrich(stream, table, on=...), or use the table's .changes",
             )
         if isinstance(stream, Result):
             raise InputError(
-                f"{call}: {name} is a windowed result whose rows may be late or come out again",
-                next_step="return it, and put this in the next node",
+                f"{call}: {name} is a windowed result with late rows or changes, not a DataFrame",
+                next_step="return it, and move this to the next node",
             )
         if not isinstance(stream, DataFrame):
-            raise InputError(f"{call}: {name} is {type(stream).__name__}, and this takes DataFrames")
+            raise InputError(f"{call}: {name} is {type(stream).__name__}, not a DataFrame")

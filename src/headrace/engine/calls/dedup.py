@@ -1,4 +1,4 @@
-"""`hr.dedup`: events that came twice come out once."""
+"""`hr.dedup`: duplicate events are dropped."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,15 @@ __all__ = ["dedup"]
 
 
 def dedup(stream: DataFrame, *, on: str | Sequence[str], within: DurationLike | None = None) -> DataFrame:
-    """Each event once: of those that agree in `on` and are less than `within` apart in time, the first to arrive.
+    """Each event once: of those that are equal in `on` and less than `within` apart in time, the first to arrive.
 
-    It comes out at once. An event so late that its like may be forgotten is dropped, and counted as late.
+    It is written at once. An event so old that an equal one may have been removed from the state is dropped, and
+    counted as late.
     """
     call = "dedup()"
     check_streams(call, stream=stream)
     names = columns_of(call, on, "stream", stream.columns)
-    span = span_of(call, within, "how far apart the like may be")
+    span = span_of(call, within)
     time = event_time(call, stream)
     operator = Dedup(on=names, time=time, within_us=span.microseconds, input=arrow_schema(stream.schema))
     buckets = buckets_of(stream.sparkSession)

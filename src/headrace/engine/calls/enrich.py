@@ -1,4 +1,4 @@
-"""`hr.enrich`: events beside the row of a table that was valid when they happened, or is valid now."""
+"""`hr.enrich`: events with the row of a table that was valid at their time, or is valid now."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -39,7 +39,7 @@ class AsOf(Choice):
 
 
 class Kept(Choice):
-    """Whether events come out for which the table has no row."""
+    """Whether events for which the table has no row are kept."""
 
     INNER = "inner"
     LEFT = "left"
@@ -54,23 +54,23 @@ def enrich(
     how: str = "inner",
     wait: DurationLike = "0 seconds",
 ) -> DataFrame:
-    """Each event with the columns of the row that the table had for it.
+    """Each event with the columns of the table's row for it.
 
-    `on` is the table's key: columns that both have, or `{"ad": "id"}` where their names differ. With
-    `as_of="event"` it is the row that was valid at the event's time, with `"now"` the latest that is known. With
-    `how="left"` events that the table has no row for come out too, with nulls. `wait` holds events back for so long
-    that a row of the table which is late is still seen.
+    `on` is the table's key: columns that both have, or `{"ad": "id"}` if their names differ. `as_of="event"` takes the
+    row that was valid at the event's time, `"now"` the latest row. With `how="left"` events without a row are kept,
+    with nulls. `wait` holds each event for that long, so that rows of the table that arrive later are still used. If
+    the table has no event_time, the first row of a key is used for earlier events too.
     """
     check_streams(CALL, stream=stream)
     if not isinstance(table, Table):
         step = "declare it with app.table(...)" if isinstance(table, DataFrame) else None
-        raise InputError(f"{CALL}: the second is {type(table).__name__}, and no table", next_step=step)
+        raise InputError(f"{CALL}: the second argument is {type(table).__name__}, not a table", next_step=step)
     versions = versions_of(table)
     pairs = columns_on(CALL, on, ("stream", stream.columns), ("table", table.columns))
     if sorted(pairs.values()) != sorted(table.key):
         raise InputError(
             f"{CALL}: on: a table is looked up by its key, {', '.join(table.key)}, not by {', '.join(pairs.values())}",
-            next_step=f"say on={list(table.key)!r}, or hr.join two tables",
+            next_step=f"say on={list(table.key)!r}, or join two tables with hr.join",
         )
     check_types(CALL, pairs, stream, versions)
     added = [name for name in table.columns if name not in pairs.values()]
@@ -88,12 +88,15 @@ def enrich(
         as_of=seen.value,
         how=kept.value,
         wait_us=held.microseconds,
+        backdates_first=not table.is_timed,
     )
     buckets = buckets_of(stream.sparkSession)
     described = {"enrich": str(table), "on": dict(pairs), "as_of": str(seen), "how": str(kept), "wait": str(held)}
     note(JoinUse(described | {"buckets": buckets}, held=held, explained=f"enrich with {table}: Headrace's operator"))
     keys = {STREAM: [named(here) for here in pairs], TABLE: [named(there) for there in pairs.values()]}
-    enriched = hosted(operator, {STREAM: events, TABLE: rows}, keys, buckets).rows()
+    instead = "use as_of='now'" if table.is_timed else "give the table an event_time, or use as_of='now'"
+    hint = f"events are older than the first row of their key in the table {table}: {instead}"
+    enriched = hosted(operator, {STREAM: events, TABLE: rows}, keys, buckets, hint).rows()
     return enriched.select(
         *(
             marked_event_time(named(name), name) if name == time else named(name)

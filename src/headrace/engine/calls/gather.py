@@ -1,4 +1,4 @@
-"""`hr.gather`: events that came in parts come out whole."""
+"""`hr.gather`: the parts of an event from several streams as one row."""
 
 from collections.abc import Sequence
 
@@ -30,21 +30,21 @@ def gather(
     within: DurationLike | None = None,
     names: Sequence[str] | None = None,
 ) -> DataFrame:
-    """The parts of an event that went different ways as one row, once all are there, or `within` after the first.
+    """The parts of an event from several streams as one row, once all have arrived, or `within` after the first.
 
-    A row has the columns of `on`, a struct for each part, named after its node unless `names` are given, the names
+    A row has the columns of `on`, a struct for each part, named after its node or as `names` says, the names
     of the parts that are `missing`, and `gathered_at`: the time of the last part, or the end of the wait.
     """
     call = "gather()"
     if len(parts) < 2:
-        raise InputError(f"{call} takes two parts or more", next_step="name them: hr.gather(paid, packed, on=...)")
+        raise InputError(f"{call} needs two or more parts", next_step="write hr.gather(paid, packed, on=...)")
     check_streams(call, **{f"part {number}": part for number, part in enumerate(parts, start=1)})
     first = parts[0]
     keys = columns_of(call, on, "first part", first.columns)
     for number, part in enumerate(parts[1:], start=2):
         columns_on(call, keys, ("first part", first.columns), (f"part {number}", part.columns))
         check_types(call, {name: name for name in keys}, first, part)
-    span = span_of(call, within, "how long to wait for the others")
+    span = span_of(call, within)
     titles = _names(call, parts, names, keys)
     operator = Gather(
         parts=tuple((title, arrow_schema(part.schema)) for title, part in zip(titles, parts, strict=True)),
@@ -64,15 +64,15 @@ def gather(
 
 
 def _names(call: str, parts: Sequence[DataFrame], given: Sequence[str] | None, keys: Sequence[str]) -> tuple[str, ...]:
-    """What the parts are called: as their nodes are, unless the user says so."""
+    """The names of the parts: those of their nodes, unless the user gives names."""
     titles = [feed_of(part) for part in parts] if given is None else list(given)
     known = [title.replace(".", "_") for title in titles if title]
     step = f"name them: names={[f'part{number}' for number in range(1, len(parts) + 1)]}"
     if len(known) < len(parts) or len(titles) != len(parts):
-        raise InputError(f"{call} does not know what its {len(parts)} parts are called", next_step=step)
+        raise InputError(f"{call} needs a name for each of its {len(parts)} parts", next_step=step)
     if len(set(known)) < len(known):
-        raise InputError(f"{call}: two parts are called the same: {', '.join(known)}", next_step=step)
+        raise InputError(f"{call}: two parts have the same name: {', '.join(known)}", next_step=step)
     taken = [title for title in known if title in (*keys, GATHERED_AT, MISSING)]
     if taken:
-        raise InputError(f"{call}: a part is called as a column of the result is: {taken[0]!r}", next_step=step)
+        raise InputError(f"{call}: a part has the name of a column of the result: {taken[0]!r}", next_step=step)
     return tuple(known)

@@ -1,4 +1,4 @@
-"""`hr.join` and `hr.merge`: events brought together with other events, and tables with tables."""
+"""`hr.join` and `hr.merge`: joins of streams and of tables, and several streams as one."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -33,7 +33,7 @@ from headrace.topology.duration import DurationLike
 __all__ = ["JOINED_AT", "join", "merge"]
 
 JOINED_AT = "joined_at"
-"""When a joined row was known: the later of both times, or the end of the wait where there was no partner."""
+"""The event time of a joined row: the later of both times, or the end of the wait if there was no match."""
 RIGHT = "_right_"
 
 
@@ -55,18 +55,18 @@ def join(
     within: DurationLike | None = None,
     how: str = "inner",
 ) -> DataFrame | Table:
-    """Pairs of events of two streams, or of rows of two tables, that agree in `on`.
+    """Pairs of events of two streams, or of rows of two tables, that are equal in `on`.
 
-    `on` is a column of both, several, or `{"ad": "id"}` where their names differ; the left one's stays. With `how`
-    left, right or full, what has no partner comes out too, with nulls. Events are no further apart in time than
-    `within`; what comes out of them has the columns of both and `joined_at`, the time at which it was known. Two
-    tables give a table, which changes as they do.
+    `on` is a column of both, several columns, or `{"ad": "id"}` if their names differ; the left name is kept. With
+    `how` left, right or full, rows without a match are kept too, with nulls. Events are at most `within` apart in
+    time; the result has the columns of both and its event time, `joined_at`. The join of two tables is a table that
+    is updated when they change.
     """
     if isinstance(left, Table) and isinstance(right, Table):
         if within is not None:
             raise InputError(
-                "join(): within is how long events wait for a partner, and rows of tables need not",
-                next_step="leave it out",
+                "join(): within is for streams, and these are tables",
+                next_step="remove within",
             )
         return join_tables(left, right, on, how)
     check_streams("join()", left=left, right=right)
@@ -75,12 +75,12 @@ def join(
     pairs = columns_on("join()", on, ("left", left.columns), ("right", right.columns))
     check_types("join()", pairs, left, right)
     kind = chosen("join()", "how", How, how)
-    span = span_of("join()", within, "how long to wait for a partner")
+    span = span_of("join()", within)
     left_time, right_time = (event_time("join()", side) for side in (left, right))
     kept = [name for name in right.columns if name not in pairs.values()]
     check_clash("join()", [*left.columns, JOINED_AT], kept, "right.withColumnRenamed({0!r}, 'right_{0}')")
     if JOINED_AT in left.columns:
-        raise InputError(f"join(): {JOINED_AT!r} is what its rows have themselves", next_step="rename the column")
+        raise InputError(f"join(): {JOINED_AT!r} is a column that the join adds", next_step="rename the column")
     described = {"join": kind.value, "on": dict(pairs), "within": str(span)}
     note(JoinUse(described, spread=span, explained=f"{kind} join within {span}: Spark's own join"))
 
@@ -89,8 +89,8 @@ def join(
     near = (later >= earlier - interval(span)) & (later <= earlier + interval(span))
     equal = [named(one) == named(RIGHT + another) for one, another in pairs.items()]
     if kind is How.FULL:
-        # Spark keeps rows of null keys for what has no partner, and would find them equal: of a full join alone, since
-        # it filters null keys out where only one side may be without.
+        # Spark keeps rows with null keys as rows without a match, and would find them equal: in a full join only, since
+        # it filters null keys out if only one side may lack a match.
         equal += [named(one).isNotNull() for one in pairs]
     joined = left.join(other, reduce(and_, equal) & near, kind.value)
     known = (
@@ -106,13 +106,13 @@ def join(
 
 
 def merge(*streams: DataFrame, idle: DurationLike = "1 minute") -> DataFrame:
-    """The events of several streams in one, which have the same columns.
+    """The events of several streams with the same columns as one stream.
 
-    The watermark is that of the slowest; but a stream that has been read to its end and silent for `idle` holds
-    nobody back.
+    The watermark is that of the slowest; but a stream that was read to its end and has had no events for `idle` does
+    not delay the others.
     """
     if len(streams) < 2:
-        raise InputError("merge() takes two streams or more", next_step="name them: hr.merge(orders, returns)")
+        raise InputError("merge() needs two or more streams", next_step="write hr.merge(orders, returns)")
     numbered = {f"stream {number}": stream for number, stream in enumerate(streams, start=1)}
     check_streams("merge()", **numbered)
     first = streams[0]
@@ -121,14 +121,14 @@ def merge(*streams: DataFrame, idle: DurationLike = "1 minute") -> DataFrame:
         if ours != theirs:
             odd = next(name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name))
             raise InputError(
-                f"merge(): {place} has {odd!r} as {theirs.get(odd, 'nothing')}, and stream 1 as "
-                f"{ours.get(odd, 'nothing')}",
+                f"merge(): the column {odd!r} is {theirs.get(odd, 'missing')} in {place}, and "
+                f"{ours.get(odd, 'missing')} in stream 1",
                 next_step="select the same columns of each",
             )
         if (ours_at := event_times_of(first)) != (theirs_at := event_times_of(stream)):
             raise InputError(
                 f"merge(): the event time of {place} is {_listed(theirs_at)}, and that of stream 1 {_listed(ours_at)}",
-                next_step="give them the same column of event time",
+                next_step="use the same event time column in each",
             )
     pause = duration("merge()", "idle", idle)
     note(JoinUse({"merge": len(streams)}, idle=pause))
@@ -140,7 +140,7 @@ def _listed(times: Sequence[str]) -> str:
 
 
 def _side_by_side(name: str, pairs: Mapping[str, str], how: How) -> Column:
-    """A column of the left; one that both sides agree in is the right's where there is no left."""
+    """A column of the left; one of `on` is taken from the right where there is no left row."""
     if name in pairs and how in (How.RIGHT, How.FULL):
         return F.coalesce(named(name), named(RIGHT + pairs[name])).alias(name)
     return named(name)

@@ -1,12 +1,13 @@
-"""What an operator gives where rows leave it on two ways, or come out again: no DataFrame, but three of its words.
+"""The output of an operator whose late rows are kept, or whose rows can be written again. It is not a DataFrame.
 
 Everything stays one plan, a row of which is either a result or a late row: a plan that branches above an operator
-runs it twice. Each word is said of the results as they are and, where they come out again, as they were told
-before: so a row for which a condition no longer holds becomes a delete, and one that never held stays unseen.
+runs it twice. Each method is applied to the results as they are now and, where they can be written again, as they were
+written before: a row that no longer passes a condition becomes a delete, and one that never passed is not written.
 """
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NoReturn, cast
 
 from pyspark.sql import Column, DataFrame
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.engine.column_marks import marked_time
-from headrace.engine.plan.analysis import is_projection
+from headrace.engine.plan.analysis import is_projection, origins
 from headrace.engine.write.encoding import (
     DELETED,
     HEADERS,
@@ -33,7 +34,9 @@ from headrace.topology import Schema
 
 __all__ = [
     "LATE_RECORD",
+    "STAYS",
     "LateRows",
+    "PerEvent",
     "Result",
     "check_identity",
     "check_key",
@@ -53,10 +56,10 @@ WHY = "_headrace_why"
 """The reason and the error of a row that failed; null in all others."""
 BY_TIME = "_headrace_order"
 LATE_RECORD = "_late"
-"""Beside a view's rows: the record of a late row, null where it is none."""
+"""Beside a view's rows: the record of a late row, null for other rows."""
 STAYS = "_order_stays"
 """A view takes the greatest of a key: of one that a row gives up and another takes, the one that takes it."""
-REVISION, BEFORE = "revision", "_before"
+REVISION, BEFORE, WINDOW_END = "revision", "_before", "window_end"
 FIRST = "0001-01-01 00:00:00"
 
 Change = Callable[[DataFrame, Sequence[str]], DataFrame]
@@ -65,28 +68,43 @@ Change = Callable[[DataFrame, Sequence[str]], DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """What the rows of the channel `.late` are: all columns of the operator's input."""
+    """The rows of the channel `.late`: all columns of the operator's input."""
 
     schema: Schema
     key: tuple[str, ...]
     time: str
 
 
+@dataclass(frozen=True, slots=True)
+class PerEvent:
+    """For results with a row for each event: the columns that identify an event, and those that do not."""
+
+    shared: frozenset[str]
+    """Columns that several events share: those of `by`, and what is computed from a window."""
+    proposed: tuple[str, ...]
+    """The columns of `by` and the event time, which identify an event unless there are others at the same time."""
+    final: str
+    """The options with which each row is written once."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """Returned as it is by a stream, a table or a view; what comes after belongs in the next node."""
+    """Returned as it is from a stream, a table or a view; further processing belongs in the next node."""
 
     _frame: DataFrame
     _revises: bool
     _late: LateRows | None
     _identity: tuple[str, ...]
-    """The columns that tell the operator's rows apart; none where only the user knows them."""
+    """The columns that identify a row of the operator; empty if only the user knows them."""
     _deletes: bool
     _failed: LateRows | None = None
     """What the rows of the channel `.failed` are, where a function of the operator may raise."""
+    _per_event: PerEvent | None = None
+    _origins: dict[str, frozenset[str]] = field(default_factory=dict)
+    """The columns that each column of such results is computed from; a missing one is unchanged."""
 
     def having(self, condition: str | Column) -> "Result":
-        """Only the rows for which the condition holds. One for which it no longer does is deleted."""
+        """Only the rows for which the condition is true. A row for which it becomes false is deleted."""
         holds = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
         now = self._changed(NOW, lambda rows, _: rows.withColumn(HOLDS, named(HOLDS) & holds))
         if not self._revises:
@@ -95,12 +113,12 @@ class Result:
         return replace(both, _deletes=True)
 
     def with_columns(self, **columns: str | Column) -> "Result":
-        """More columns, as SQL or as columns of Spark's."""
+        """Additional columns, as SQL or as Spark columns."""
         added = {name: F.expr(value) if isinstance(value, str) else value for name, value in columns.items()}
         return self._changed_both(lambda rows, _: rows.withColumns(added))
 
     def select(self, *columns: str | Column) -> "Result":
-        """Some columns, by their names or as columns of Spark's."""
+        """Some of the columns, by name or as Spark columns."""
 
         def chosen(rows: DataFrame, others: Sequence[str]) -> DataFrame:
             own = [named(name) for name in rows.columns if name not in others]
@@ -116,13 +134,13 @@ class Result:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name == "_jdf":
-            _refuse("cannot be joined or united")  # what Spark asks for of whatever it is given as a DataFrame
+            _refuse("cannot be joined or unioned")  # Spark reads this attribute of every DataFrame it is given
         if name.startswith("_"):
             raise AttributeError(f"a windowed result has no attribute {name!r}")
         _refuse(f"has no .{name}")
 
     def __getitem__(self, name: str) -> NoReturn:
-        _refuse("has no columns to take")
+        _refuse("has no columns")
 
     def _changed_both(self, change: Change) -> "Result":
         now = self._changed(NOW, change)
@@ -130,18 +148,32 @@ class Result:
 
     def _changed(self, side: str, change: Change) -> "Result":
         others = [name for name in self._frame.columns if name != side]
-        changed = change(self._frame.select(f"{side}.*", *map(named, others)), others)
+        before = self._frame.select(f"{side}.*", *map(named, others))
+        changed = change(before, others)
         problem = is_projection(changed)
         if problem is not None:
             _refuse(f"cannot do {problem}")
         own = [name for name in changed.columns if name not in others]
-        return replace(self, _frame=changed.select(F.struct(*map(named, own)).alias(side), *map(named, others)))
+        traced = self._origins
+        if self._per_event is not None and side == NOW:
+            found = origins(changed, before)
+            traced = {name: frozenset().union(*(self._origin(one) for one in found[name])) for name in own}
+        frame = changed.select(F.struct(*map(named, own)).alias(side), *map(named, others))
+        return replace(self, _frame=frame, _origins=traced)
+
+    def _origin(self, name: str) -> frozenset[str]:
+        return self._origins.get(name, frozenset([name]))
 
 
 def result_of(
-    hosted: Hosted, late: LateRows | None, failed: LateRows | None, identity: Sequence[str], deletes: bool
+    hosted: Hosted,
+    late: LateRows | None,
+    failed: LateRows | None,
+    identity: Sequence[str],
+    deletes: bool,
+    per_event: PerEvent | None = None,
 ) -> Result:
-    """The outputs of a window's operator. `deletes` says whether rows of it may cease to be, by themselves."""
+    """The outputs of a window's operator. `deletes` says whether the operator itself can delete rows."""
     results = spark_schema(hosted.operator.outputs[RESULTS])
     again = BEFORE in results.names
     told = [field.name for field in cast(StructType, results[BEFORE].dataType)] if again else []
@@ -157,7 +189,7 @@ def result_of(
     def row(value: Callable[[str], Column]) -> Column:
         names = [name for name in results.names if name not in (DELETED, BEFORE)]
         return F.struct(
-            *(marked_time(value(name), name) if name == "window_end" else value(name).alias(name) for name in names)
+            *(marked_time(value(name), name) if name == WINDOW_END else value(name).alias(name) for name in names)
         )
 
     is_result = F.col(OUTPUT) == RESULTS
@@ -171,16 +203,16 @@ def result_of(
             aside.append(fault.getField("row"))
             columns.append(F.when(F.col(OUTPUT) == FAILED, fault.dropFields("row")).alias(WHY))
         columns += [(~is_result).alias(IS_LATE), F.coalesce(*aside).alias(LATE_ROW)]
-    return Result(hosted.tagged().select(*columns), again, late, tuple(identity), again and deletes, failed)
+    return Result(hosted.tagged().select(*columns), again, late, tuple(identity), again and deletes, failed, per_event)
 
 
 def shown(result: Result) -> DataFrame:
-    """The results alone, to see what columns they have: to run it would run the operator once more."""
+    """The results alone, to see their columns: to run this would run the operator once more."""
     return result._frame.select(f"{NOW}.*")
 
 
 def revises(result: Result) -> bool:
-    """Whether its rows come out again, so that they are a changelog."""
+    """Whether its rows can be written again, so that they are a changelog."""
     return result._revises
 
 
@@ -188,35 +220,88 @@ def late_rows(result: Result) -> LateRows | None:
     return result._late
 
 
-def check_key(result: Result, key: Sequence[str]) -> None:
-    """Refuse a key by which a row that comes out again, or goes, would not be known."""
-    proposed = f"say key={list(result._identity)!r}" if result._identity else "name the columns that tell events apart"
+def check_key(result: Result, key: Sequence[str], order_by: Sequence[str] | None = None) -> None:
+    """Refuse a key that does not identify a row that can be written again or deleted.
+
+    `order_by` is that of a view, None of another node.
+    """
+    proposed = f"say key={list(result._identity)!r}" if result._identity else "name the columns that identify an event"
     if result._revises and not key:
-        raise InputError(
-            "its rows come out again when they change, and it has no key to know them by", next_step=proposed
-        )
+        raise InputError("the output is a changelog, so the node needs a key", next_step=proposed)
     missing = ", ".join(repr(name) for name in result._identity if name not in key)
     if result._deletes and missing:
         raise InputError(
-            f"its rows are deleted one by one, and its key, without {missing}, is that of several",
+            f"rows can be deleted later, and the key without {missing} does not identify one row",
             next_step=proposed,
         )
     if result._revises:
-        check_identity(result._identity, shown(result).columns, key)
+        check_identity(result._identity, shown(result).columns, key, order_by)
+    if result._revises and result._per_event is not None:
+        _check_event(result, result._per_event, key, is_view=order_by is not None)
 
 
-def check_identity(identity: Sequence[str], columns: Sequence[str], key: Sequence[str]) -> None:
-    """Refuse a key that several rows share which change each for itself: the last to change would stand for all.
+def _check_event(result: Result, per_event: PerEvent, key: Sequence[str], is_view: bool) -> None:
+    """Refuse a key that several events share: a change of an old one would replace or delete the row of the newest."""
+    if any(result._origin(name) - per_event.shared for name in key):
+        return
+    columns = shown(result).columns
+    named_now = {wanted: _named_now(result, wanted, columns) for wanted in per_event.proposed}
+    proposed = [now or wanted for wanted, now in named_now.items()]
+    dropped = [wanted for wanted, now in named_now.items() if now is None]
+    keep = f" (keep {', '.join(dropped)} in .select)" if dropped else ""
+    time = proposed[-1]
+    newest = f'{per_event.final} and order_by="{time}"{"" if time in columns else keep}' if is_view else per_event.final
+    raise InputError(
+        f"the row of an event can change or be deleted later, and the key {', '.join(key)} does not identify one "
+        "event: the row of another event would be replaced or deleted",
+        next_step=f"say key={proposed!r}{keep}, or other columns that identify an event; "
+        f"or say {newest}, so that each row is written once",
+    )
 
-    What of their identity is not among the columns, the user has given up on purpose.
+
+def _named_now(result: Result, wanted: str, columns: Sequence[str]) -> str | None:
+    """The present name of a column that is unchanged; None if it was left out."""
+    found = [name for name in columns if result._origin(name) == {wanted}]
+    return wanted if wanted in found else next(iter(found), None)
+
+
+def check_identity(
+    identity: Sequence[str],
+    columns: Sequence[str],
+    key: Sequence[str],
+    order_by: Sequence[str] | None = None,
+    deletes: bool = False,
+) -> None:
+    """Refuse a key that several windows share, each of which changes by itself: the last to change would replace all.
+
+    `order_by` is that of a view, None of another node: a view by the order of its windows keeps the newest. That is
+    not known where windows are deleted, since the one before is no longer there.
+
+    A key with columns that are made of others may stand for the window: only the user knows.
     """
-    missing = [name for name in identity if name in columns and name not in key]
-    if key and missing:
-        raise InputError(
-            f"its rows come out again when they change, and its key, without {', '.join(map(repr, missing))}, is that "
-            "of several",
-            next_step=f'say key={[*key, *missing]!r}, or say emit="final", or leave the column out',
-        )
+    lacking = [name for name in identity if name not in key]
+    if not key or not lacking or not (set(key) <= set(identity) or set(lacking) & set(columns)):
+        return
+    is_ordered = order_by is not None and not deletes
+    if is_ordered and set(lacking) <= {*(order_by or ()), *(identity[-1:] if WINDOW_END in (order_by or ()) else ())}:
+        return
+    ways = [f"for a row of each window, say key={_quoted([*key, *lacking])}"]
+    if is_ordered:
+        by = [*key, *(name for name in lacking if name != identity[-1])]
+        ways.append(f'for the newest window of each key, say key={_quoted(by)}, order_by="{identity[-1]}"')
+    elif order_by is None:
+        ways.append('for closed windows only, say emit="final"')
+    left_out = [name for name in lacking if name not in columns]
+    kept = f"keep {', '.join(map(repr, left_out))} among the columns; " if left_out else ""
+    raise InputError(
+        f"several windows share its key: the key lacks {', '.join(map(repr, lacking))}, so a change of an old window "
+        "would replace the newest",
+        next_step=kept + "; ".join(ways),
+    )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return f"[{', '.join(json.dumps(name) for name in names)}]"
 
 
 def result_records(
@@ -259,7 +344,7 @@ def result_rows(result: Result, key: Sequence[str], late_topic: str, failed_topi
 
 
 def _entries(result: Result, key: Sequence[str]) -> DataFrame:
-    """A row for each result that is to be told, and for each late row: its own columns, and whether it is deleted."""
+    """A row for each result to be written, and for each late row: its own columns, and whether it is deleted."""
     late = _aside(result)
     seen = named(HOLDS) | named(IS_LATE) if late else named(HOLDS)
     if not result._revises:
@@ -303,7 +388,7 @@ def _beside(rows: DataFrame, result: Result, late_topic: str, failed_topic: str)
 
 def _refuse(problem: str) -> NoReturn:
     raise InputError(
-        f"a windowed result whose rows may be late, fail or come out again {problem}: it has .having, .select and "
-        ".with_columns, and is returned",
-        next_step="put it in the next node",
+        f"a windowed result with late rows, failed rows or changes {problem}: it supports .having, .select and "
+        ".with_columns, and is returned from the node",
+        next_step="move this to the next node",
     )

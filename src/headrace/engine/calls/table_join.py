@@ -1,4 +1,4 @@
-"""`hr.join` of two tables: a table that is kept up to date as either changes."""
+"""`hr.join` of two tables: a table that is updated when either changes."""
 
 from pyspark.sql import DataFrame
 
@@ -32,17 +32,17 @@ def join_tables(left: Table, right: Table, on: OnLike, how: str) -> Table:
         on=tuple(pairs.items()),
         how=kind.value,
     )
-    # A row must find its like, and the row that it replaces. Both are where the key says, if the key says where its
-    # like is; otherwise all of them have to be in one place.
+    # A row must find its matches and the row that it replaces. Both are in the bucket of the key if the key contains
+    # the columns of `on`; otherwise all rows have to be in one bucket.
     shared = [(here, there) for here, there in pairs.items() if here in left.key and there in right.key]
     buckets = buckets_of(ours.sparkSession) if shared else 1
     described = {"join of tables": kind.value, "on": dict(pairs), "keys": [*left.key, *right.key], "buckets": buckets}
-    where = "" if shared else ", in one bucket and so on one core: what it is on is no part of both keys"
+    where = "" if shared else ", on one core, because the columns of on are not in both keys"
     note(JoinUse(described, explained=f"{kind} join of the tables {left} and {right}: Headrace's operator{where}"))
     keys = {LEFT: [named(here) for here, _ in shared], RIGHT: [named(there) for _, there in shared]}
     rows = hosted(operator, {LEFT: ours, RIGHT: theirs}, keys, buckets).rows()
     marked = rows.select(*(marked_key(name, operator.key) for name in rows.columns))
-    return Table(f"{left} with {right}", marked, operator.key, None)
+    return Table(f"{left} with {right}", marked, operator.key, None, left.is_timed or right.is_timed)
 
 
 def _rows(table: Table) -> DataFrame:
@@ -50,7 +50,7 @@ def _rows(table: Table) -> DataFrame:
 
 
 def _check_keys(left: Table, right: Table, pairs: dict[str, str], how: How) -> None:
-    """Refuse a result whose rows could not be told apart: a row that stands alone lacks the other's key."""
+    """Refuse a result without a unique key: a row without a match lacks the columns of the other table's key."""
     for may_lack, table, agreed in (
         (how in (How.LEFT, How.FULL), right, pairs.values()),
         (how in (How.RIGHT, How.FULL), left, pairs.keys()),
@@ -58,7 +58,7 @@ def _check_keys(left: Table, right: Table, pairs: dict[str, str], how: How) -> N
         lacking = [name for name in table.key if name not in agreed]
         if may_lack and lacking:
             raise InputError(
-                f'{CALL}: with how="{how}" a row may stand alone, and then has no {", ".join(map(repr, lacking))} of '
-                f"the table {table}, by which the rows of the result are told apart",
-                next_step=f'join on the key of {table}, or say how="inner"',
+                f'{CALL}: with how="{how}" a row can be without a match, and then has no value for '
+                f"{', '.join(map(repr, lacking))}, which is in the key of the table {table} and so of the result",
+                next_step=f'join on the key of {table}, or use how="inner"',
             )

@@ -1,4 +1,4 @@
-"""From what `hr.windowed` was asked to the operator that does it, and to the rows that it takes."""
+"""From the arguments of `hr.windowed` to the operator that computes it, and to the operator's input."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ __all__ = ["Applied", "WindowSpec", "input_of", "operator_of"]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A function of the user's, and the columns of what it gives."""
+    """A function of the user's, and the columns that it returns."""
 
     function: Callable[[Any], Any]
     schema: Schema
@@ -47,7 +47,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """All that was said of a window, and of what is wanted of it."""
+    """A window with all its options and aggregates."""
 
     window: Window
     by: tuple[str, ...]
@@ -62,12 +62,12 @@ class WindowSpec:
 
     @property
     def revises(self) -> bool:
-        """Whether a row can come out more than once."""
+        """Whether a row can be written more than once."""
         return self.emit is Emit.CHANGES or self.late is Late.CORRECT
 
 
 def input_of(stream: DataFrame, spec: WindowSpec) -> DataFrame:
-    """The rows for the operator: all columns where rows come out as they came, else those that it looks at."""
+    """The rows for the operator: all columns if rows are written as they are, otherwise those that it uses."""
     columns = stream.columns
     if spec.late is Late.DROP and spec.applied is None and not isinstance(spec.window, Sliding):
         needed = {*spec.by, spec.time, *(aggregate.column for _, aggregate in spec.aggregates)}
@@ -83,7 +83,8 @@ def _condition(stream: DataFrame, option: str, said: str) -> Column:
     kind = stream.select(F.expr(said)).schema[0].dataType.simpleString()
     if kind != "boolean":
         raise InputError(
-            f"session(): {option}: {said!r} is {kind}, no condition", next_step="write one, as in \"type = 'login'\""
+            f"session(): {option}: {said!r} is {kind}, not a condition",
+            next_step="write a condition, such as \"type = 'login'\"",
         )
     return F.expr(said)
 

@@ -1,8 +1,8 @@
-"""`hr.windowed`: rows of a span of event time brought together, by Spark's own window where it has one.
+"""`hr.windowed`: windows of event time, computed by Spark's own windows where Spark has them.
 
-Spark's window serves tumbling and hopping windows whose late rows are dropped. What it lacks (sliding windows,
-sessions, late rows that are diverted or corrected, functions over whole windows) is done by the operators of
-`headrace.operators`; `_why_operator` is where the ways part.
+Spark's windows compute tumbling and hopping windows whose late rows are dropped. What Spark lacks (sliding windows,
+sessions, late rows that are diverted or corrected, functions over whole windows) is computed by the operators of
+`headrace.operators`; `_why_operator` decides.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-from headrace.engine.calls.results import LateRows, Result, result_of
+from headrace.engine.calls.results import LateRows, PerEvent, Result, result_of
 from headrace.engine.calls.window_operators import Applied, WindowSpec, input_of, operator_of
 from headrace.engine.column_marks import event_times_of, is_windowed, key_of, lateness_of, marked_time
 from headrace.engine.write.encoding import DELETED, named
@@ -48,9 +48,9 @@ __all__ = ["WINDOW_END", "WINDOW_START", "WindowUse", "Windowed", "WindowedRows"
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 WINDOW = "_window"
 AGAIN = ("revision", "_deleted", "_before")
-"""What an operator adds to rows that come out again."""
+"""The columns that an operator adds to rows that can be written again."""
 CONDITIONS = ("_opens", "_closes")
-"""What it adds to rows that open and close sessions."""
+"""The columns that it adds to rows that open and close sessions."""
 RESERVED = (WINDOW_START, WINDOW_END, *AGAIN, *CONDITIONS)
 NO_TIME = Duration(0)
 SPARK_AGGREGATES = {"avg": "mean"} | {kind.value: kind.value for kind in AggregateKind}
@@ -60,13 +60,13 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class WindowUse:
-    """A window as a node used it: what its checkpoint depends on, and when its rows come out."""
+    """A window as a node used it: what its checkpoint depends on, and when its rows are written."""
 
     spec: WindowSpec
     emit: Emit | None
     """As it was asked for; None where the node decides."""
     why_operator: str | None
-    """Why an operator of Headrace's own computes it; None where Spark's window does."""
+    """Why an operator of Headrace computes it; None if Spark's own window does."""
     buckets: int
 
     @property
@@ -94,7 +94,7 @@ class WindowUse:
         return described
 
     def explain(self) -> str:
-        """Who computes it, and why, in words."""
+        """What computes it, and why."""
         by = f" by {', '.join(self.spec.by)}" if self.spec.by else ""
         who = "Spark's own window" if self.why_operator is None else f"Headrace's operator: {self.why_operator}"
         return f"{self.spec.window}{by}: {who}"
@@ -112,7 +112,7 @@ _uses: ContextVar[_Uses | None] = ContextVar("uses of windows", default=None)
 
 @contextmanager
 def uses_of_windows(emit: Emit = Emit.FINAL, *, diverts: bool = False) -> Iterator[list[WindowUse]]:
-    """All windows that are made inside, whose rows come out as `emit` says unless they say so themselves.
+    """All windows that are made inside. `emit` is used for those that do not declare it.
 
     `diverts` says whether rows on which a window's function raises are diverted.
     """
@@ -125,13 +125,13 @@ def uses_of_windows(emit: Emit = Emit.FINAL, *, diverts: bool = False) -> Iterat
 
 
 class WindowedRows(ClassicDataFrame):
-    """The rows of windows: a DataFrame that also has the words of a window's result."""
+    """The rows of windows: a DataFrame that also has the methods of a window's result."""
 
     _deletes = False
-    """Whether a window for which a condition no longer holds must say so: its row was told before."""
+    """Whether a row that no longer passes a condition must be deleted: it was written before."""
 
     def having(self, condition: str | Column) -> "WindowedRows":
-        """Only the windows for which the condition holds."""
+        """Only the windows for which the condition is true."""
         if not self._deletes:
             return _as_rows(self.filter(condition))
         holds = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
@@ -139,20 +139,20 @@ class WindowedRows(ClassicDataFrame):
         return _as_rows(self.withColumn(DELETED, gone), deletes=True)
 
     def select(self, *columns: Any) -> "WindowedRows":
-        """Some columns; what says that a window is to be deleted stays."""
+        """Some of the columns; the mark of a deleted row is kept."""
         stays = self._deletes and DELETED in self.columns and not {"*", DELETED} & set(map(str, columns))
         kept = [named(DELETED)] if stays else []
         return _as_rows(super().select(*columns, *kept), deletes=self._deletes)
 
     def with_columns(self, **columns: str | Column) -> "WindowedRows":
-        """More columns, as SQL or as columns of Spark's."""
+        """Additional columns, as SQL or as Spark columns."""
         added = {name: F.expr(value) if isinstance(value, str) else value for name, value in columns.items()}
         return _as_rows(self.withColumns(added), deletes=self._deletes)
 
 
 @dataclass(frozen=True, slots=True)
 class Windowed:
-    """A stream cut into windows; `.agg` or `.apply` say what is wanted of each."""
+    """A stream divided into windows; `.agg` or `.apply` compute the rows."""
 
     stream: DataFrame
     window: Window
@@ -163,10 +163,10 @@ class Windowed:
     emit: Emit | None
 
     def agg(self, *unnamed: Aggregate, **aggregates: Aggregate) -> "WindowedRows | Result":
-        """One row a window: the `by` columns, `window_start`, `window_end`, and the aggregates by their names.
+        """One row for each window: the `by` columns, `window_start`, `window_end`, and the aggregates by their names.
 
-        Of sliding windows one row an event, with the event's own columns. Where rows may be late, or come out
-        again, it gives no DataFrame but a result that has `.having`, `.select` and `.with_columns`.
+        For sliding windows one row for each event, with the event's own columns. Where late rows are kept, or rows
+        can be written again, this is not a DataFrame but a result, with `.having`, `.select` and `.with_columns`.
         """
         _check_named(unnamed, aggregates)
         taken = self.stream.columns if isinstance(self.window, Sliding) else self.by
@@ -178,15 +178,15 @@ class Windowed:
         return self._operated(spec) if why is not None else self._native(spec)
 
     def apply(self, function: Callable[[Any], Any], *, schema: SchemaLike) -> "WindowedRows | Result":
-        """What a function makes of the rows of all windows that close together.
+        """The rows that a function returns for the rows of all windows that close in a batch.
 
-        It is given one Arrow table, or a polars DataFrame if its parameter is annotated so: the `by` columns,
-        `window_start`, `window_end`, then the other columns of the rows. It gives back such a table, whose columns are
-        those of `schema`.
+        Its argument is one Arrow table, or a polars DataFrame if its parameter is annotated so: the `by` columns,
+        `window_start`, `window_end`, then the other columns of the rows. It returns such a table with the columns of
+        `schema`.
         """
         if isinstance(self.window, Sliding):
             raise InputError(
-                "apply(): a sliding window is one of each event, and would hold each row many times",
+                "apply() does not support sliding windows: each row would be in many windows",
                 next_step="use agg(), or a hopping window",
             )
         if not callable(function):
@@ -248,7 +248,8 @@ class Windowed:
         if FAILED in operator.outputs:
             columns = pa.schema(list(operator.outputs[FAILED].field("row").type))
             failed = LateRows(Schema.of(spark_schema(columns)), self.by, self.time)
-        return result_of(host, late, failed, () if sliding else (*self.by, WINDOW_START), deletes=session)
+        identity = () if sliding else (*self.by, WINDOW_START)
+        return result_of(host, late, failed, identity, deletes=session, per_event=_per_event(spec) if sliding else None)
 
 
 def windowed(
@@ -260,17 +261,20 @@ def windowed(
     until: DurationLike | None = None,
     emit: str | None = None,
 ) -> Windowed:
-    """Cut a stream into windows of its event time, for each value of `by`: the key of its topic unless said.
+    """Divide a stream into windows of its event time, for each value of `by` (default: the key of its topic).
 
-    `late` says what becomes of rows that come after their window was closed: `"drop"` counts them, `"divert"` writes
-    them to the node's channel `.late`, `"correct"` has the window come out again, for as long as `until` says, and
-    diverts them after that. `emit="final"` gives a window's row once, when it is closed (a stream's default),
-    `"changes"` whenever it changes (a view's and a table's default).
+    `late` says what happens to rows that arrive after their window was closed: `"drop"` counts them, `"divert"` writes
+    them to the node's channel `.late`, `"correct"` writes the window's row again for as long as `until` says, and
+    diverts them after that. `emit="final"` writes a window's row once, when the window closes (the default of
+    streams), `"changes"` whenever it changes (the default of views and tables).
     """
     if not isinstance(stream, DataFrame):
         raise InputError(f"windowed() takes a DataFrame, not {type(stream).__name__}")
     if not isinstance(window, Window):
-        raise InputError(f"{window!r} is no window", next_step='write hr.tumbling("1 minute") or one of its kin')
+        raise InputError(
+            f"{window!r} is not a window",
+            next_step='write hr.tumbling("1 minute"), hr.hopping(...), hr.sliding(...) or hr.session(...)',
+        )
     kept = _choice("late", Late.of, late)
     when = None if emit is None else _choice("emit", Emit.of, emit)
     names = _by(stream, by)
@@ -283,28 +287,28 @@ def _horizon(late: Late, until: DurationLike | None, lateness: Duration) -> Dura
     if late is not Late.CORRECT:
         if until is not None:
             raise InputError(
-                f'windowed(): until without late="correct" means nothing, and late is "{late}"',
-                next_step='say late="correct", or leave until out',
+                f'windowed(): until needs late="correct", and late is "{late}"',
+                next_step='set late="correct", or remove until',
             )
         return NO_TIME
     if until is None:
-        raise InputError('windowed(): late="correct" does not know for how long', next_step='say it: until="1 day"')
+        raise InputError('windowed(): late="correct" needs until=', next_step='add until="1 day"')
     horizon = _choice("until", Duration.of, until)
     if horizon < lateness:
         raise InputError(
-            f"windowed(): until is {horizon}, and rows may be {lateness} late before they are late at all",
-            next_step=f"make until at least {lateness}",
+            f"windowed(): until is {horizon}, which is shorter than the lateness of the rows, {lateness}",
+            next_step=f"set until to at least {lateness}",
         )
     return horizon
 
 
 def _why_operator(spec: WindowSpec) -> str | None:
-    """Why Spark's own window does not do; None where it does."""
+    """Why Spark's own window cannot compute it; None if it can."""
     match spec.window:
         case Sliding():
             return "Spark has no windows per event"
         case GapSession():
-            return "Spark's sessions tell nothing before they close, and drop late rows"
+            return "Spark's sessions write nothing before they close, and drop late rows"
         case EventSession():
             return "Spark has no sessions that an event opens"
     return None if spec.late is Late.DROP else f"Spark drops late rows, and these are {_done_with[spec.late]}"
@@ -325,19 +329,19 @@ def _by(stream: DataFrame, by: str | Sequence[str] | None) -> tuple[str, ...]:
         key = key_of(stream)
         if key is None:
             raise InputError(
-                "windowed() does not know by what: the columns of a topic's key are not among the rows",
-                next_step='say it: by="card", or by=[] for one window over all rows',
+                "windowed() needs by=: the rows do not have the columns of a topic's key",
+                next_step='add by="card", or by=[] for one window over all rows',
             )
         return key
     names = names_of(by)
     for name in names:
         if name not in stream.columns:
             step = did_you_mean(name, stream.columns)
-            raise InputError(f"windowed(): by: {name!r} is no column of the rows", next_step=step)
+            raise InputError(f"windowed(): by: {name!r} is not a column of the rows", next_step=step)
     for name in (WINDOW_START, WINDOW_END):
         if name in names:
             raise InputError(
-                f"windowed(): by: {name!r} is what a window's result has itself", next_step="rename the column"
+                f"windowed(): by: {name!r} is a column that the window adds", next_step="rename the column"
             )
     return names
 
@@ -346,24 +350,24 @@ def _event_time(stream: DataFrame) -> str:
     times = event_times_of(stream)
     if not times and is_windowed(stream):
         raise InputError(
-            "windowed() finds no watermark among the rows, which are those of a window already",
-            next_step="put this one in the next node",
+            "windowed(): the rows are the result of a window, and have no watermark",
+            next_step="move this window to the next node",
         )
     if not times:
         raise InputError(
-            "windowed() finds no event time among the rows",
+            "windowed(): the rows have no event time",
             next_step="declare event_time= and lateness= of the topic, and keep that column",
         )
     if len(times) > 1:
         raise InputError(
-            f"windowed() finds several event times among the rows: {', '.join(times)}",
+            f"windowed(): the rows have several event times: {', '.join(times)}",
             next_step="drop all but one before the window",
         )
     return times[0]
 
 
 def _check_columns(columns: Sequence[str], kept: Sequence[str], spec: WindowSpec) -> None:
-    """Refuse columns of the rows that are called as those are which a window adds to them, as Spark reads names."""
+    """Refuse columns of the rows with the name of a column that the window adds; Spark ignores the case of names."""
     added = {
         *((WINDOW_START, WINDOW_END) if isinstance(spec.window, Sliding) else ()),
         *(AGAIN if spec.revises else ()),
@@ -373,8 +377,8 @@ def _check_columns(columns: Sequence[str], kept: Sequence[str], spec: WindowSpec
         clash += [name for name in columns if name.casefold() in CONDITIONS]
     if clash:
         raise InputError(
-            f"windowed(): the rows have {clash[0]!r}, which is what a window's result has itself",
-            next_step=f"rename it before: .withColumnRenamed({clash[0]!r}, ...)",
+            f"windowed(): the rows have {clash[0]!r}, which is a column that the window adds",
+            next_step=f"rename it before the window: .withColumnRenamed({clash[0]!r}, ...)",
         )
 
 
@@ -389,20 +393,20 @@ def _check_named(unnamed: Sequence[object], aggregates: dict[str, Aggregate]) ->
 
 def _no_aggregate(what: str) -> InputError:
     return InputError(
-        f"agg(): {what} is no aggregate",
+        f"agg(): {what} is not an aggregate",
         next_step="write hr.count(), hr.sum(...) or another of Headrace's; Spark's go with groupBy(F.window(...))",
     )
 
 
 def _check_aggregates(aggregates: dict[str, Aggregate], stream: DataFrame, taken: Sequence[str]) -> None:
     if not aggregates:
-        raise InputError("agg() was given nothing to compute", next_step="write agg(n=hr.count())")
+        raise InputError("agg() has no aggregates", next_step="write agg(n=hr.count())")
     columns, names = stream.columns, {name.casefold() for name in (*taken, *RESERVED)}
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise _no_aggregate(f"{name}={type(aggregate).__name__}")
         if name.casefold() in names:
-            raise InputError(f"agg(): {name!r} is taken by another column", next_step="choose another name")
+            raise InputError(f"agg(): {name!r} is the name of another column", next_step="choose another name")
         names.add(name.casefold())
         if aggregate.column is not None and aggregate.column not in columns:
             step = did_you_mean(aggregate.column, columns)
@@ -448,6 +452,12 @@ def _computed(aggregate: Aggregate, time: str) -> Column:
             pair = F.struct(named(time).alias("time"), value.alias("value"))
             in_order = F.array_sort(F.collect_list(F.when(value.isNotNull(), pair)))
             return F.transform(in_order, lambda one: one.value)
+
+
+def _per_event(spec: WindowSpec) -> PerEvent:
+    shared = frozenset([*spec.by, *(name for name, _ in spec.aggregates), *AGAIN])
+    final = 'emit="final"' if spec.late is not Late.CORRECT else 'emit="final", late="divert"'
+    return PerEvent(shared, (*spec.by, spec.time), final)
 
 
 def _as_rows(frame: DataFrame, deletes: bool = False) -> WindowedRows:

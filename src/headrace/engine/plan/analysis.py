@@ -18,6 +18,7 @@ __all__ = [
     "is_projection",
     "keeps_python_state",
     "mode_problem",
+    "origins",
     "real_time_complaint",
     "real_time_problems",
     "runs_python",
@@ -63,7 +64,7 @@ def mode_problem(frame: DataFrame, mode: str) -> str | None:
 
 
 def stateful_operators(frame: DataFrame) -> list[str]:
-    """Each operator that keeps state, in words that change when its state could not be read any more."""
+    """A description of each stateful operator. It changes if the operator could no longer read its state."""
     checker = _class(frame, CHECKER)
     return [
         _described(node)
@@ -87,12 +88,12 @@ def keeps_python_state(frame: DataFrame) -> bool:
 
 
 def places_of(frame: DataFrame, feed: Feed) -> int:
-    """In how many places a plan reads a feed: each is a source of its own, with offsets of its own."""
+    """In how many places a plan reads a feed: each is a separate source with its own offsets."""
     return sum(source_adapter(feed).is_leaf(feed, node) for node in _walk(plan_of(frame)))
 
 
 def real_time_problems(frame: DataFrame) -> list[str]:
-    """What of a plan Spark's real-time mode cannot run, each by its name."""
+    """The parts of a plan that Spark's real-time mode cannot run, by name."""
     found: dict[str, None] = {}
     plan = plan_of(frame)
     for node in _walk(plan):
@@ -111,7 +112,7 @@ def real_time_problems(frame: DataFrame) -> list[str]:
 
 
 def runs_python(frame: DataFrame) -> bool:
-    """Whether rows visit Python processes on their way."""
+    """Whether rows are sent to Python processes."""
     plan = plan_of(frame)
     return _has_python_udf(frame, plan) or any(
         word in node.getClass().getSimpleName() for node in _walk(plan) for word in PYTHON_NODES
@@ -119,7 +120,7 @@ def runs_python(frame: DataFrame) -> bool:
 
 
 def runs_users_python(frame: DataFrame) -> bool:
-    """Whether rows visit Python processes for a function of the user's, and not for Headrace's operators alone."""
+    """Whether rows are sent to Python processes for a function of the user, and not only for Headrace's operators."""
     patterns = _class(frame, "org.apache.spark.sql.catalyst.trees.TreePattern")
     for node in _walk(plan_of(frame)):
         if _is_ours(node):
@@ -145,13 +146,13 @@ def _is_ours(node: Any) -> bool:
 
 
 def real_time_complaint(frame: DataFrame) -> str | None:
-    """What Spark itself has against running a plan in real-time mode."""
+    """Why Spark refuses to run a plan in real-time mode; None if it does not."""
     said = mode_problem(frame, UPDATE) or _complaint(frame, UPDATE, "checkAdditionalRealTimeModeConstraints")
     return None if said is None else said.removeprefix(REAL_TIME_PREFIX)
 
 
 def is_projection(frame: DataFrame) -> str | None:
-    """What a frame does beyond choosing and computing columns, row by row and in Java, of a frame that chose some.
+    """What a frame does besides selecting and computing columns, row by row and in the JVM.
 
     None where it does nothing else.
     """
@@ -166,8 +167,27 @@ def is_projection(frame: DataFrame) -> str | None:
     return None
 
 
+def origins(frame: DataFrame, base: DataFrame) -> dict[str, frozenset[str]]:
+    """For each column of a frame the columns of `base` that it is computed from. Between both are projections alone."""
+    given = {column.exprId().id(): frozenset([str(column.name())]) for column in _items(plan_of(base).output())}
+
+    def below(node: Any) -> dict[int, frozenset[str]]:
+        columns = [column.exprId().id() for column in _items(node.output())]
+        if all(column in given for column in columns):
+            return given
+        known = below(node.children().apply(0))
+        read = {one.exprId().id(): _items(one.references().toSeq()) for one in _items(node.projectList())}
+        return {
+            column: frozenset().union(*(known[one.exprId().id()] for one in columns_read))
+            for column, columns_read in read.items()
+        }
+
+    found = below(plan_of(frame))
+    return {str(column.name()): found[column.exprId().id()] for column in _items(plan_of(frame).output())}
+
+
 def shortened(error: BaseException) -> str:
-    """What Spark complains of, in a line: without its error class, its SQLSTATE, and the plan it prints."""
+    """Spark's error message in one line, without error class, SQLSTATE and plan."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, PySparkException) and text.startswith("["):
         text = text.partition("] ")[2] or text

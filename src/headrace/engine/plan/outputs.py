@@ -1,4 +1,4 @@
-"""What a node's function gave back, held against what the node was declared to be."""
+"""Checks what a node's function returned against the node's declaration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -66,16 +66,16 @@ def read_output(node: QueryNode, rows: DataFrame, changes: bool) -> Output:
 
 
 def _changes(node: QueryNode, table: Table) -> DataFrame:
-    """The rows of a table that a node returns as it is: by the same key, or deletes would name no row."""
+    """The rows of a table that a node returns unchanged. The key must be the same, or deletes would match no row."""
     if not node.holds_table:
         raise InputError(
-            f"it returns {table!r}, and a {node.kind} is made of events",
+            f"it returns {table!r}, but a {node.kind} is made of events",
             next_step="return the table's .changes, or declare it with @app.table",
         )
     if sorted(node.key) != sorted(table.key):
         raise InputError(
-            f"its key is {', '.join(node.key)}, and that of the table it returns {', '.join(table.key)}",
-            next_step=f"say key={list(table.key)!r}",
+            f"its key is {', '.join(node.key)}, but the key of the table that it returns is {', '.join(table.key)}",
+            next_step=f"write key={list(table.key)!r}",
         )
     return rows_of(table) if node.sink.takes_records else table.changes
 
@@ -85,7 +85,7 @@ def _rows(returned: Any, who: str, streaming: bool) -> DataFrame:
         raise InputError(f"{who} returns {returned!r}", next_step="return the table's .changes")
     if isinstance(returned, Windowed):
         raise InputError(
-            f"{who} returns windows of which nothing is asked", next_step="add .agg(n=hr.count()) to windowed(...)"
+            f"{who} returns hr.windowed(...) without an aggregate", next_step="add .agg(n=hr.count()) to windowed(...)"
         )
     if isinstance(returned, Result):
         raise InputError(f"{who} returns a windowed result", next_step="return it alone, and split it in the next node")
@@ -94,7 +94,8 @@ def _rows(returned: Any, who: str, streaming: bool) -> DataFrame:
         raise InputError(f"{who} returns {_a(returned)}, not a DataFrame", next_step=step)
     if streaming and not returned.isStreaming:
         raise InputError(
-            f"{who} returns a DataFrame that does not stream", next_step="make it of the rows that it was given"
+            f"{who} returns a DataFrame that does not stream",
+            next_step="derive it from the DataFrames that it is given",
         )
     return returned
 
@@ -118,14 +119,14 @@ def _check_key(node: QueryNode, schema: Schema) -> None:
     for name in node.key:
         if name not in schema:
             raise InputError(
-                f"its key {name!r} is no column of what it returns", next_step=did_you_mean(name, schema.names)
+                f"its key {name!r} is not a column of what it returns", next_step=did_you_mean(name, schema.names)
             )
         type_ = schema[name].type
         allowed = isinstance(type_, Decimal | Primitive) and (node.sink.binary_keys or type_ is not Primitive.BINARY)
         if not allowed:
             raise InputError(
                 f"its key {name!r} is {type_.ddl}, which cannot be a key",
-                next_step="make a column of plain type the key",
+                next_step="use a column of a simple type as the key",
             )
 
 
@@ -138,8 +139,8 @@ def _check_deleted(node: QueryNode, rows: DataFrame) -> None:
         )
     if not node.key:
         raise InputError(
-            "its rows are deleted when a condition no longer holds, and it has no key to know them by",
-            next_step="name the columns that tell its rows apart: key=",
+            "the output is a changelog, so the node needs a key",
+            next_step="name the columns that identify a row: key=",
         )
 
 
@@ -147,7 +148,12 @@ def _check_order_by(node: QueryNode, schema: Schema) -> None:
     for name in node.order_by:
         if name not in schema:
             raise InputError(
-                f"order_by: {name!r} is no column of what it returns", next_step=did_you_mean(name, schema.names)
+                f"order_by: {name!r} is not a column of what it returns", next_step=did_you_mean(name, schema.names)
+            )
+        if not isinstance(schema[name].type, Decimal | Primitive):
+            raise InputError(
+                f"order_by: {name!r} is {schema[name].type.ddl}, which has no order",
+                next_step="order by a number, a time or a text",
             )
 
 
@@ -156,13 +162,13 @@ def _event_time(node: QueryNode, rows: DataFrame, schema: Schema) -> str | None:
         found = output_time(rows)
         if found is None and node.lateness is not None:
             raise InputError(
-                "lateness without an event time means nothing, and the rows it returns have none",
+                "lateness= needs an event time, and the rows that it returns have none",
                 next_step="keep the upstream's column, or name another: event_time=",
             )
         return found
     if node.event_time not in schema:
         raise InputError(
-            f"its event time {node.event_time!r} is no column of what it returns",
+            f"its event time {node.event_time!r} is not a column of what it returns",
             next_step=did_you_mean(node.event_time, schema.names),
         )
     type_ = schema[node.event_time].type

@@ -1,4 +1,4 @@
-"""The whole topology analysed by Spark before any query starts: every node's rows, or every problem there is."""
+"""Spark analyses the whole topology before any query starts: it gives a plan for every node, or all problems."""
 
 import traceback
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from headrace.engine.calls.results import (
     revises,
     shown,
 )
-from headrace.engine.calls.windows import WindowUse, uses_of_windows
+from headrace.engine.calls.windows import WINDOW_START, WindowUse, uses_of_windows
 from headrace.engine.column_marks import is_window_time, output_time
 from headrace.engine.plan.analysis import (
     APPEND,
@@ -46,7 +46,7 @@ from headrace.engine.read.sources import RejectsReader, read
 from headrace.engine.read.tables import Table
 from headrace.engine.run.heartbeats import MarkedTopic
 from headrace.engine.run.session import runs_here
-from headrace.engine.write.encoding import ORDER, changelog, records
+from headrace.engine.write.encoding import DELETED, ORDER, changelog, records
 from headrace.engine.write.failed_rows import Rerun, check_can_divert
 from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
@@ -56,11 +56,13 @@ from headrace.topology import (
     Emit,
     Feed,
     Format,
+    Hopping,
     IngestionTime,
     Node,
     QueryNode,
     Schema,
     Topology,
+    Tumbling,
 )
 from headrace.topology.nodes import FAILED, LATE
 from headrace.topology.place import users_place
@@ -108,7 +110,7 @@ class PlannedQuery:
     node: QueryNode
     frame: DataFrame
     output_schemas: Mapping[str, Schema]
-    """By channel, that of late rows among them; without channels, by the empty name."""
+    """By channel, including that of late rows; the name is empty for a node without channels."""
     output_mode: str
     feeds: tuple[Feed, ...]
     rejects: tuple[RejectedFeed, ...]
@@ -119,13 +121,15 @@ class PlannedQuery:
     """Where its late rows go; None where they are dropped. They are among the rows of `frame`: of a stream as records
     like all others, of a view as a record in the column `_late`, which is null in the view's own rows."""
     explained: tuple[str, ...] = ()
-    """Who computes its windows, and why, in words."""
+    """What computes its windows, and why."""
     looked_up: tuple[QueryNode, ...] = ()
     """The nodes whose tables its events are looked up in."""
     held: Duration | None = None
     """How far behind its watermark its rows may be; None where that is not known."""
     rerun: Rerun | None = None
     """The node's function over parts of a batch; None where it keeps state, or reads what has no offsets."""
+    deletes_kept: Duration | None = None
+    """Of a view with `order_by`: how long after the watermark has passed a delete it is remembered; None for ever."""
 
     @property
     def output_schema(self) -> Schema:
@@ -209,14 +213,15 @@ class _Planner:
         again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
         changes = again or node.holds_table
         outputs = {channel: read_output(node, rows, changes) for channel, rows in given.items()}
+        order_by = None if node.sink.takes_records else node.order_by
         if result is None:
             for window in windows:
                 if window.revises and window.why_operator is None:
                     for rows, _, _ in outputs.values():
-                        check_identity(window.identity, rows.columns, node.key)
+                        check_identity(window.identity, rows.columns, node.key, order_by, DELETED in rows.columns)
         late, late_schema, failed_topic = Channel(node, LATE, node.place), {}, f"{node.topic_name}.{FAILED}"
         if result is not None:
-            check_key(result, node.key)
+            check_key(result, node.key, order_by)
             if (rows_late := late_rows(result)) is not None:
                 self._written[late] = Shape(rows_late.schema, key=rows_late.key, time=ColumnTime(rows_late.time))
                 late_schema[LATE] = rows_late.schema
@@ -235,9 +240,9 @@ class _Planner:
             frame = reduce(DataFrame.unionByName, written)
             if beside and stateful_operators(frame):
                 raise InputError(
-                    'with latency="real-time" a node that keeps state cannot write rejects as well, and it is the only '
+                    'with latency="real-time" a node with state cannot write rejected records, and it is the only '
                     f"reader of {', '.join(str(feed) for feed in rejected)}",
-                    next_step="let another node read it too: it will write them. Or keep the state in the next node",
+                    next_step="add another reader, which will write them, or move the state to the next node",
                 )
             frame = reduce(DataFrame.unionByName, beside, frame)
         elif result is not None:
@@ -263,6 +268,7 @@ class _Planner:
             looked_up=self._looked_up(feeds, joins),
             held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
             rerun=None if real_time else self._rerun(node, frame, readings, outputs, changes),
+            deletes_kept=_deletes_kept(node, outputs[""][0], windows, joins) if node.order_by else None,
         )
 
     def _rerun(
@@ -292,7 +298,7 @@ class _Planner:
     def _called(
         self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
     ) -> tuple[Any, list[DataFrame], list[WindowUse], list[JoinUse]]:
-        """What a node's function gives for its feeds, the rejects that are written beside, and what it used."""
+        """What a node's function returns, the rejects in real-time mode, and the windows and joins that it used."""
         rejected = self.topology.rejects_written_by(node)
         frames: dict[Feed, DataFrame | Table] = {}
         beside: list[DataFrame] = []
@@ -364,13 +370,13 @@ class _Planner:
         if feed.is_late and feed not in self._written:
             raise InputError(
                 f"nothing writes {feed}: {node.name!r} diverts no late rows",
-                next_step='say late="divert" of its window, or read the node itself',
+                next_step='add late="divert" to its window, or read the node itself',
             )
         if feed in self._written:
             shape = self._written[feed]
             if shape.is_table and not shape.key:
                 raise InputError(
-                    f"the rows of {feed} come out again when they change, and it has no key to know them by",
+                    f"the output of {feed} is a changelog, so {feed} needs a key",
                     next_step=f"give {feed} a key",
                 )
             return Reading(feed, shape, lateness)
@@ -411,8 +417,21 @@ def _may_be_marked(reading: Reading) -> bool:
     return reading.shape.time is not None and reading.feed.has_topic
 
 
+def _deletes_kept(node: QueryNode, rows: DataFrame, windows: list[WindowUse], joins: list[JoinUse]) -> Duration | None:
+    """How far behind the watermark the order values of a view's rows may be: known where they are event times."""
+    if not node.order_by or stream_joins(rows) > sum("join" in join.described for join in joins):
+        return None
+    first = node.order_by[0]
+    spans = [window.spec.window.size for window in windows if isinstance(window.spec.window, Tumbling | Hopping)]
+    starts = first == WINDOW_START and len(spans) == len(windows) > 0
+    if first != output_time(rows) and not starts:
+        return None
+    parts = [*spans, *(window.spec.until for window in windows), *(join.spread for join in joins)]
+    return Duration(sum(part.microseconds for part in parts))
+
+
 def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
-    """How far behind a node's watermark its rows may be: known as long as their time is what we made it."""
+    """How far behind a node's watermark its rows may be; None unless Headrace itself set their event time."""
     ours = sum("join" in join.described for join in joins)
     for rows in outputs:
         own_time = node.sink.takes_records and node.event_time in (None, output_time(rows))
@@ -424,8 +443,8 @@ def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Du
 def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
     if any(window.emit is not Emit.CHANGES for window in windows):
         raise InputError(
-            'latency="real-time" gives a window\'s row whenever it changes, and cannot wait for the last',
-            next_step='say emit="changes" of the window, or leave latency out',
+            'latency="real-time" emits a window\'s row whenever it changes, and cannot wait for the final one',
+            next_step='add emit="changes" to the window, or leave latency out',
         )
     problems = real_time_problems(frame)
     if problems:
@@ -440,20 +459,21 @@ def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
 
 
 def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) -> str:
-    """The mode that was asked for by `emit`; else the one that fits the sink, and after that the other."""
+    """The output mode that `emit` asks for; otherwise that of the sink, or the other one if Spark refuses it."""
     native = [window for window in windows if window.why_operator is None]
     if keeps_python_state(frame):
         if any(window.emit is Emit.CHANGES for window in native):
             raise InputError(
-                'it has a window of Spark\'s own with emit="changes" beside an operator, and a query has one way',
-                next_step="put one of them in a node of its own",
+                'it has a native Spark window with emit="changes" and an operator of Headrace, '
+                "and a query has one output mode",
+                next_step="move one of them to another node",
             )
         native = []
     emits = {window.emit for window in native if window.emit is not None}
     if len(emits) > 1:
         raise InputError(
-            'windows of one node emit "final" and "changes", and a query has one way',
-            next_step="put one of them in a node of its own",
+            'windows of one node emit "final" and "changes", and a query has one output mode',
+            next_step="move one of them to another node",
         )
     if emits:
         modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]

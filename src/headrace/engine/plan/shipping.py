@@ -1,8 +1,8 @@
-"""How code reaches the Python processes that run it: the user's file inside each function, Headrace as an archive.
+"""How code reaches the Python processes that run it: the user's file with each function, Headrace as an archive.
 
-A function of the user's that Spark runs in Python is sent to processes that cannot import the file it stands in:
-the file was loaded by its path. So what is loaded from the app's folder is sent by value, on one machine and on
-many. On a cluster Headrace itself goes along; packages that neither brings must be there, and are asked for first.
+A function of the user's that Spark runs in Python is sent to processes that cannot import the file that contains it:
+the file was loaded by its path. So modules of the app's folder are sent by value, on one machine and on
+a cluster. To a cluster Headrace itself is sent too; other packages must be installed there, which is checked first.
 """
 
 import ast
@@ -26,13 +26,13 @@ __all__ = ["check_packages", "pack_users_code", "send_headrace"]
 
 HEADRACE = Path(headrace.__file__).parent
 FOR_ARROW = ("pyarrow", "pandas")
-"""What PySpark itself wants of a process that runs Python on rows."""
+"""What PySpark itself needs in a process that runs Python on rows."""
 FOR_OPERATORS = ("google.protobuf", "polars")
-"""What Headrace's operators want, and PySpark where they keep state."""
+"""What Headrace's operators need, and PySpark where they keep state."""
 
 
 def pack_users_code(topology: Topology) -> None:
-    """Have the modules of the app's folder sent by value from now on."""
+    """Send the modules of the app's folder by value from now on."""
     from pyspark.cloudpickle import register_pickle_by_value
 
     folders = _folders(topology)
@@ -45,7 +45,7 @@ def pack_users_code(topology: Topology) -> None:
 def send_headrace(spark: "SparkSession") -> None:
     """Make Headrace importable in the tasks of a cluster, in the version that runs here."""
     scratch = Path(tempfile.mkdtemp(prefix="headrace-"))
-    # Workers fetch it from here whenever they come: it stays as long as this process does.
+    # Workers can fetch it at any time: it is kept until this process ends.
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     copy = scratch / "content" / HEADRACE.name
     shutil.copytree(HEADRACE, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -63,8 +63,9 @@ def check_packages(spark: "SparkSession", topology: Topology, operators: bool = 
     except Exception as error:
         said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise EngineError(
-            f"no Python runs on the workers of {spark.sparkContext.master}: {said}",
-            next_step=f"name theirs with spark.pyspark.python; it was {spark.conf.get('spark.pyspark.python', '')}",
+            f"Python does not run on the workers of {spark.sparkContext.master}: {said}",
+            next_step="set spark.pyspark.python to the Python of the workers; it is "
+            f"{spark.conf.get('spark.pyspark.python', '') or 'not set'}",
         ) from error
     if missing:
         raise EngineError(

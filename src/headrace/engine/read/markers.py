@@ -1,11 +1,11 @@
-"""Markers: records of a side topic, `<topic>.markers`, that move a feed's watermark and leave no other trace.
+"""Markers: records of a topic of their own, `<topic>.markers`, that move a feed's watermark and do nothing else.
 
-They join the feed's rows below the watermark and leave them above it. Spark pushes filters below a watermark, ours
-and those of a node's function, where the markers would go unseen: what it never pushes a filter through is a place
+They are added to the feed's rows below the watermark and removed above it. Spark pushes filters below a watermark, ours
+and those of a node's function, and the watermark would not see the markers. Spark never pushes a filter through a place
 at which metrics are observed, so there is one in between.
 
-The value of a marker is a time; its key is the app and node it is meant for, or null where it is for all. Who writes
-them, and when, is in `heartbeats`; tests write their own.
+The value of a marker is a time; its key is the app and node it is meant for, or null if it is for all. `heartbeats`
+decides when they are written; tests write their own.
 """
 
 from collections.abc import Mapping
@@ -38,6 +38,6 @@ def with_markers(rows: DataFrame, time: str, reader: str, options: Mapping[str, 
 
 
 def without_markers(rows: DataFrame, feed: Feed) -> DataFrame:
-    """The rows alone, once the watermark has seen the markers."""
+    """The rows without the markers, after the watermark has seen them."""
     seen = rows.observe(f"headrace markers of {feed}", F.count_if(MARKER).alias("markers"))
     return seen.filter(~F.col(MARKER)).drop(MARKER)

@@ -1,6 +1,6 @@
-"""From a record to a row, strictly: what cannot be used is told apart, with a reason, and never stops the flow.
+"""Parses records into rows, strictly: an invalid record is rejected with a reason, and does not stop the query.
 
-All of it are expressions of Spark's, so that no row visits Python on its way in.
+It uses only Spark expressions, so that no row is sent to Python.
 
 `from_json` alone lets trailing text, empty values, broken UTF-8 and rounded decimals pass. So a value is read as
 the first of two elements of an array inside an object: text after the value then breaks the array, and the
@@ -64,7 +64,7 @@ def parse(raw: DataFrame, shape: Shape) -> DataFrame:
 
 
 def parser(shape: Shape) -> Callable[[DataFrame], DataFrame]:
-    """What parses records of a shape. To make its expressions takes longer than to parse a few records."""
+    """A parser for records of a shape. Building its expressions takes longer than parsing a few records: keep it."""
     text = F.col("value").cast("string")
     match shape.format:
         case Format.BYTES:
@@ -83,7 +83,7 @@ def parser(shape: Shape) -> Callable[[DataFrame], DataFrame]:
 
 
 def rows(shape: Shape) -> list[Column]:
-    """The columns of a row, out of what `parse` gave."""
+    """The columns of a row, from the result of `parse`."""
     columns = []
     for field in shape.schema:
         value = _value_of(field.name)
@@ -99,11 +99,11 @@ def rows(shape: Shape) -> list[Column]:
 
 
 def reason(shape: Shape) -> Column:
-    """Why a rejected record was rejected, in words. Costs several readings of the value: for rejects alone."""
+    """Why a record was rejected. It parses the value several times: use it only for rejected records."""
     text = F.col("value").cast("string")
     if shape.is_table:
         columns = ", ".join(shape.schema[name].ddl for name in shape.key)
-        told = F.when(_is_delete(), f"it deletes, and its key is not that of {columns}")
+        told = F.when(_is_delete(), f"it is a delete, and its key does not match {columns}")
     else:
         told = F.when(F.col("value").isNull(), "the value is null")
     told = told.when(F.length("value") == 0, "the value is empty")
@@ -121,7 +121,7 @@ def reason(shape: Shape) -> Column:
 
 
 def time_of(shape: Shape) -> Column:
-    """The event time of a row out of what `parse` gave."""
+    """The event time of a row, from the result of `parse`."""
     match shape.time:
         case ProcessingTime():
             return F.current_timestamp()
@@ -143,7 +143,7 @@ def _has_key(shape: Shape) -> Column:
 
 
 def _of_change(value: Column, name: str, shape: Shape) -> Column:
-    """A column of a table's row: a delete has but its key, and its time."""
+    """A column of a table's row: a delete has only its key and its time."""
     if shape.is_table and name in shape.key:
         return F.when(_is_delete(), key_read(shape.schema, shape.key)[name]).otherwise(value)
     if shape.is_table and shape.time is not None and name == shape.time.column:
@@ -152,7 +152,7 @@ def _of_change(value: Column, name: str, shape: Shape) -> Column:
 
 
 def _valid_from(shape: Shape) -> Column:
-    """Since when a table's row holds."""
+    """The time from which a table's row is valid."""
     if shape.time is None:
         return _told_time()
     return F.when(_is_delete(), _told_time()).otherwise(time_of(shape))
@@ -181,7 +181,7 @@ def nullable(type_: DataType) -> DataType:
 
 
 def _conditions(shape: Shape) -> Iterator[tuple[str | Column, Column]]:
-    """What must not be of a row, in words and as a condition; a condition that is null counts as true."""
+    """The conditions that make a row invalid, each with its reason; a condition that is null counts as true."""
     if shape.format is Format.JSON:
         for field in shape.schema:
             if field.type is Primitive.TIMESTAMP:
@@ -226,7 +226,7 @@ def _broken_field(field: Field) -> Iterator[tuple[str, Column]]:
 
 
 def _lacks(value: Column, type_: DataType) -> Column | None:
-    """Whether a null stands inside a value where the type has none; None where it cannot."""
+    """Whether a value contains a null where its type allows none; None if it cannot."""
     match type_:
         case Array(element):
             return _any(value, element, _lacks)

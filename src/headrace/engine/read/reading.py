@@ -19,7 +19,7 @@ PLACE = {
 }
 _RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP"
 REJECTS_SCHEMA = Schema.of(f"reason STRING, {_RECORD}")
-"""What a node that reads `payments.rejected` gets: the record as it came, where it stood, and the reason."""
+"""What a node that reads `payments.rejected` gets: the record, its place, and the reason."""
 FAILED_SCHEMA = Schema.of(f"reason STRING, error STRING, {_RECORD}")
 """What a node that reads `bursts.failed` gets: the same, and the last line of the traceback."""
 RAW = (
@@ -43,9 +43,9 @@ class Reading:
     shape: Shape
     lateness: Duration
     markers: bool = False
-    """Whether markers move its time on as well."""
+    """Whether markers advance its watermark too."""
     real_time: bool = False
-    """Whether the query stays to wait for rows, instead of coming for them batch by batch."""
+    """Whether the query runs in real-time mode, and not batch by batch."""
 
     @property
     def metric(self) -> str:

@@ -1,4 +1,4 @@
-"""A feed as a streaming DataFrame: read, parsed, its unusable records told apart, its time watermarked."""
+"""Reads a feed as a streaming DataFrame: parses it, separates rejected records, and sets the watermark."""
 
 import json
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ __all__ = ["RangeReader", "RejectsReader", "read"]
 def read(
     spark: SparkSession, reading: Reading, config: RunConfig, query: str, rejects_to: str | None
 ) -> tuple[DataFrame | Table, DataFrame | None]:
-    """The usable rows of a feed, and the others as records for a topic, if one is named: that reads it twice.
+    """The valid rows of a feed and, if `rejects_to` is given, the rejected ones as records: that reads the feed twice.
 
-    Either way the rows carry the number of the others among the observed metrics of a batch.
+    In both cases the number of rejected records is among the observed metrics of a batch.
     """
     feed, shape = reading.feed, reading.shape
     adapter = source_adapter(feed)
@@ -75,9 +75,9 @@ def _watermarked(rows: DataFrame, reading: Reading, config: RunConfig, query: st
 
 
 class RejectsReader:
-    """Reads a batch again, for its unusable records as records of the topic of the rejected.
+    """Reads a batch again and gives its rejected records, as records of `<topic>.rejected`.
 
-    Keep it for all batches: its many small expressions take longer to make than a batch to read.
+    Keep it for all batches: building its expressions takes longer than reading a batch.
     """
 
     def __init__(self, reading: Reading, config: RunConfig, topic: str) -> None:
@@ -94,7 +94,7 @@ class RejectsReader:
 
 
 class RangeReader:
-    """Reads parts of a topic again, as rows for a node's function and as records. Keep it, as a RejectsReader."""
+    """Reads parts of a topic again, as rows for a node's function or as records. Keep it, like a RejectsReader."""
 
     def __init__(self, reading: Reading, config: RunConfig) -> None:
         self._reading = reading
@@ -112,7 +112,7 @@ class RangeReader:
         return Table(str(feed), marked, shape.key, None) if shape.is_table else marked
 
     def failed(self, spark: SparkSession, failed: Failed, topic: str) -> DataFrame:
-        """Single records as records of the topic of the failed, each with its reason and error."""
+        """Single records as records of `<node>.failed`, each with its reason and error."""
         ranges: dict[int, tuple[int, int]] = {}
         for partition, offset, _, _ in failed:
             start, end = ranges.get(partition, (offset, offset + 1))

@@ -24,28 +24,40 @@ INSTEAD = {
     "drop": "write {name}.select(...)",
     "union": "write {name}.changes for a DataFrame of its changes",
 }
-OTHERWISE = "give it to hr.enrich or hr.join, or write {name}.changes for a DataFrame of its changes"
+OTHERWISE = "pass it to hr.enrich or hr.join, or write {name}.changes for a DataFrame of its changes"
 
 
 class Table:
-    """The last row of each key. `.where` and `.select` keep it a table, `.changes` is the stream of its changes."""
+    """The last row of each key. `.where` and `.select` return a table, `.changes` is the stream of its changes."""
 
     def __init__(
-        self, name: str, frame: DataFrame, key: tuple[str, ...], watermarked: Callable[[DataFrame], DataFrame] | None
+        self,
+        name: str,
+        frame: DataFrame,
+        key: tuple[str, ...],
+        watermarked: Callable[[DataFrame], DataFrame] | None,
+        is_timed: bool | None = None,
     ) -> None:
         """Of a frame with the table's columns, `_deleted`, `_time` and `_order`; the key's columns are marked.
 
-        `watermarked` gives the rows the watermark of their event time, where they have one.
+        `watermarked` gives the rows the watermark of their event time, where they have one. `is_timed` says whether
+        an event time tells since when rows are valid, and not the time at which they were written.
         """
         self._name = name
         self._frame = frame
         self._key = key
         self._watermarked = watermarked
+        self._is_timed = watermarked is not None if is_timed is None else is_timed
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that tell its rows apart."""
+        """The columns of its key."""
         return self._key
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether rows are valid from an event time on, rather than from the time of their record."""
+        return self._is_timed
 
     @property
     def columns(self) -> list[str]:
@@ -54,26 +66,26 @@ class Table:
 
     @property
     def changes(self) -> DataFrame:
-        """Its changes as a stream: a row as it is from now on, or, where `_deleted` is true, a key that is gone."""
+        """Its changes as a stream: the new row of a key, or, where `_deleted` is true, a key that was deleted."""
         return rows_of(self).drop(VALID_FROM)
 
     def where(self, condition: str | Column) -> "Table":
-        """Only the rows for which it holds. A row for which it no longer does is deleted."""
+        """Only the rows for which the condition is true. A row for which it becomes false is deleted."""
         holds = F.expr(condition) if isinstance(condition, str) else condition
         gone = named(DELETED) | ~F.coalesce(holds, F.lit(False))
-        return Table(self._name, self._frame.withColumn(DELETED, gone), self._key, self._watermarked)
+        return Table(self._name, self._frame.withColumn(DELETED, gone), self._key, self._watermarked, self._is_timed)
 
     def select(self, *columns: str | Column) -> "Table":
-        """Other columns; the key's must be among them, under whatever name."""
+        """Other columns; those of the key must be kept, and can be renamed."""
         chosen = [one for column in columns for one in self._chosen(column)]
         frame = self._frame.select(*chosen, *map(named, BESIDE))
         key = key_of(frame)
         if key is None:
             raise InputError(
-                f"the table {self._name!r} loses its key by this select: {', '.join(self._key)}",
-                next_step="keep the columns of the key as they are; an alias does no harm",
+                f"this select drops the key of the table {self._name!r}: {', '.join(self._key)}",
+                next_step="select the columns of the key as well; they can be renamed",
             )
-        return Table(self._name, frame, key, self._watermarked)
+        return Table(self._name, frame, key, self._watermarked, self._is_timed)
 
     def _chosen(self, column: str | Column) -> list[Column]:
         if not isinstance(column, str):
@@ -84,14 +96,14 @@ class Table:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name == "_jdf":
-            # Spark asks for it where a DataFrame was expected, as in payments.join(cards).
-            _refuse(f"{self._name!r} is a table, and this takes a DataFrame", INSTEAD["join"], self._name)
+            # Spark reads it where a DataFrame is expected, as in payments.join(cards).
+            _refuse(f"{self._name!r} is a table, not a DataFrame", INSTEAD["join"], self._name)
         if not name.startswith("_") and hasattr(DataFrame, name):
-            _refuse(f"{self._name!r} is a table, which has no .{name}", INSTEAD.get(name, OTHERWISE), self._name)
+            _refuse(f"{self._name!r} is a table, and has no .{name}", INSTEAD.get(name, OTHERWISE), self._name)
         raise AttributeError(f"a table has no attribute {name!r}")
 
     def __getitem__(self, name: Any) -> NoReturn:
-        _refuse(f"{self._name!r} is a table, and has no columns to take", "name columns as text", self._name)
+        _refuse(f"{self._name!r} is a table, and cannot be indexed", "write the names of columns as text", self._name)
 
     def __str__(self) -> str:
         return self._name
@@ -101,15 +113,15 @@ class Table:
 
 
 def rows_of(table: Table) -> DataFrame:
-    """A table's changes, each with the time from which on it holds."""
+    """A table's changes, each with the time from which it is valid."""
     rows = table._frame if table._watermarked is None else table._watermarked(table._frame)
     return rows.drop(OFFSET)
 
 
 def versions_of(table: Table) -> DataFrame:
-    """All that operators need of a table: its columns, `_deleted`, `_time` and `_order`.
+    """What operators need of a table: its columns, `_deleted`, `_time` and `_order`.
 
-    Without a watermark: a table that nobody changes must not hold back those who look something up in it.
+    Without a watermark: a table without changes must not delay those who look something up in it.
     """
     return table._frame
 

@@ -15,7 +15,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -129,21 +129,20 @@ class Checkpoint:
             found.append(SourceOffsets(start, self._parsed(offsets / str(batch), line), log))
         return found
 
+    def watermark(self, batch: int | None) -> datetime | None:
+        """The watermark that a batch began with; None where there was none yet."""
+        if batch is None:
+            return None
+        path = self.spark / "offsets" / str(batch)
+        milliseconds = self._parsed(path, self._lines(path, at_least=2)[1]).get("batchWatermarkMs", 0)
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds) if milliseconds > 0 else None
+
     def positions(self) -> dict[str, dict[int, int]]:
         """The end offsets of the last finished batch, by topic and partition."""
         batch = self.committed_batch()
         if batch is None:
             return {topic: dict(partitions) for topic, partitions in self.starting_offsets.items()}
         return topic_offsets(source.end for source in self.sources(batch))
-
-    def watermark(self) -> datetime | None:
-        """The watermark of the last finished batch."""
-        batch = self.committed_batch()
-        if batch is None:
-            return None
-        path = self.spark / "offsets" / str(batch)
-        milliseconds = self._parsed(path, self._lines(path, at_least=2)[1]).get("batchWatermarkMs", 0)
-        return datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None
 
     def progress_note(self) -> dict[str, Any]:
         """What `note_progress` kept; empty if there is nothing that can be read."""
@@ -267,13 +266,18 @@ class Checkpoints:
         return {node: start for node in nodes if (start := self.of(node).starting_offsets)}
 
 
-def topic_offsets(ends: Iterator[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
-    """Spark's JSON of several sources as offsets by topic; sources that are not topics are left out."""
+def topic_offsets(ends: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
+    """Spark's JSON of several sources as offsets by topic; sources that are not topics are left out.
+
+    Of a topic that several sources read: what all of them have read.
+    """
     found: dict[str, dict[int, int]] = {}
     for end in ends:
         for topic, partitions in end.items():
             if isinstance(partitions, Mapping):
-                found.setdefault(topic, {}).update({int(index): offset for index, offset in partitions.items()})
+                read = {int(partition): offset for partition, offset in partitions.items()}
+                others = found.setdefault(topic, read)
+                found[topic] = {number: min(read[number], others[number]) for number in read if number in others}
     return found
 
 

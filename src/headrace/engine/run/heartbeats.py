@@ -1,12 +1,12 @@
-"""How time goes on where no event comes: markers, each for one query and written only once they are true.
+"""How the watermark moves without events: markers, each for one query and written only when they are true.
 
-A marker says that all rows of a topic up to a time are known, so it may be read only after them. That is so once the
-query has read all that the topic held when the time was taken: until then the marker waits.
+A marker says that all rows of a topic up to a time are known, so it must be read after them. That is so once the
+query has read everything that the topic contained when the time was taken: until then the marker waits.
 
-Three things move a topic's time on:
-- its heartbeat: after so much silence, time is what the clock says;
-- its writer, where that is a node of the app: no row older than the node's own watermark will come;
-- its neighbours, where a node merges them: one that is silent does not hold back the others.
+Three things move a topic's time:
+- its heartbeat: after that long without events, the time is that of the clock;
+- its writer, if that is a node of the app: it will write no row older than its own watermark;
+- other topics, where a node merges them: one without events does not delay the others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,13 +33,13 @@ class MarkedTopic:
     lateness: Duration
     heartbeat: Duration | None = None
     idle: Duration | None = None
-    """After how much silence it no longer holds back the query's other topics; None where it does for ever."""
+    """After how long without events it no longer delays the query's other topics; None if it always does."""
     writer: str | None = None
     """The node of the app that writes it."""
 
 
 class Reader(Protocol):
-    """A query as far as its time is concerned."""
+    """What is needed of a query."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,7 @@ class Reader(Protocol):
 
     @property
     def held(self) -> Duration | None:
-        """How far behind its watermark its rows may be; None where nobody can say."""
+        """How far behind its watermark its rows can be; None if unknown."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """For one query: no row of the topic is older than this time, less its lateness."""
+    """For one query: no further row of the topic is older than this time minus its lateness."""
 
     topic: str
     reader: str
@@ -74,7 +74,7 @@ class Marker:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A time that may be told once the query has read up to these offsets."""
+    """A time whose marker can be written once the query has read up to these offsets."""
 
     time: datetime
     ends: Mapping[int, int]
@@ -88,7 +88,7 @@ class _Silence:
 
 @dataclass
 class Heartbeats:
-    """Decides which markers to write. It is asked again and again, with what is known of topics and queries."""
+    """Decides which markers to write. `beat` is called again and again with the state of topics and queries."""
 
     readers: Sequence[Reader]
     _silences: dict[str, _Silence] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Heartbeats:
         return {marked.topic for reader in self.readers for marked in reader.marked}
 
     def watermarks(self) -> dict[str, datetime]:
-        """Up to where each node has given its rows. To be taken before the ends: its rows are among them then."""
+        """Up to which time each node has written its rows. Take it before the ends: they include its rows then."""
         found = {}
         for reader in self.readers:
             if reader.watermark is not None and reader.held is not None:
@@ -109,7 +109,7 @@ class Heartbeats:
         return found
 
     def forget(self, marker: Marker) -> None:
-        """It could not be written after all."""
+        """It could not be written."""
         self._told.pop((marker.reader, marker.topic), None)
 
     def beat(self, now: datetime, watermarks: Mapping[str, datetime], ends: Offsets) -> Iterator[Marker]:
@@ -147,7 +147,7 @@ class Heartbeats:
     def _time(
         self, reader: Reader, marked: MarkedTopic, now: datetime, watermarks: Mapping[str, datetime]
     ) -> datetime | None:
-        """The latest time that anything knows of."""
+        """The latest time that any of the three gives."""
         times = []
         silent = now - self._silences[marked.topic].since
         if marked.heartbeat is not None and silent >= marked.heartbeat.timedelta:
@@ -157,7 +157,7 @@ class Heartbeats:
         if marked.writer is not None and marked.writer in watermarks:
             times.append(watermarks[marked.writer] + marked.lateness.timedelta)
         if marked.idle is not None and silent >= marked.idle.timedelta and reader.newest is not None:
-            # As far as the others have come at least, whichever of them it was.
+            # The others have reached this time at least, whichever of them it was.
             slowest = max(other.lateness for other in reader.marked)
             times.append(reader.newest - slowest.timedelta + marked.lateness.timedelta)
         return max(times, default=None)

@@ -95,8 +95,8 @@ def connector_jars(spark_version: str, progress: Progress | None = None, cache: 
                 _fetch_missing(jars, folder, progress)
         except OSError as error:
             raise EngineError(
-                f"the cache of jars at {folder} cannot be written: {error.strerror or error}",
-                next_step="make room or set XDG_CACHE_HOME to a folder of yours",
+                f"the jar cache at {folder} cannot be written: {error.strerror or error}",
+                next_step="free some space, or set XDG_CACHE_HOME to a folder that you can write",
             ) from error
     return [folder / jar.file_name for jar in jars]
 
@@ -108,7 +108,7 @@ def java_command() -> str:
     if found is None:
         where = f"under JAVA_HOME, {home}" if home else "on the PATH"
         raise EngineError(
-            f"Spark needs Java {OLDEST_JAVA} or newer, and there is none {where}",
+            f"Spark needs Java {OLDEST_JAVA} or newer, and none was found {where}",
             next_step="install a JDK (on Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME",
         )
     said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
@@ -132,8 +132,8 @@ def _fetch_missing(jars: tuple[Jar, ...], folder: Path, progress: Progress | Non
             fetched = _fetch(java, jar, Path(unfinished), folder)
             if _sum(fetched) != jar.sha256:
                 raise EngineError(
-                    f"the jar {jar} that was fetched is not the pinned one: its SHA-256 is {_sum(fetched)}",
-                    next_step="ask whoever runs your Maven mirror what it serves",
+                    f"the jar {jar} does not have the pinned checksum: its SHA-256 is {_sum(fetched)}",
+                    next_step="check your Maven mirror",
                 )
             fetched.replace(folder / jar.file_name)
 
@@ -149,13 +149,13 @@ def _fetch(java: str, jar: Jar, target: Path, folder: Path) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST_FETCH)
     except subprocess.TimeoutExpired:
         raise EngineError(
-            f"the jar {jar}, which Spark needs to read topics, did not come within {LONGEST_FETCH:.0f} s",
+            f"the jar {jar}, which Spark needs to read topics, could not be downloaded within {LONGEST_FETCH:.0f} s",
             next_step=by_hand,
         ) from None
     found = target / jar.file_name
     if done.returncode or not found.exists():
         raise EngineError(
-            f"the jar {jar}, which Spark needs to read topics, could not be fetched: {_reason(done.stdout)}",
+            f"the jar {jar}, which Spark needs to read topics, could not be downloaded: {_reason(done.stdout)}",
             next_step=by_hand,
         )
     return found
@@ -167,7 +167,7 @@ def _reason(said: str) -> str:
         for line in said.splitlines():
             if sign in line:
                 return line.strip().strip(":").strip()
-    return "no repository could be asked"
+    return "no repository could be reached"
 
 
 def _ivy() -> Path:
@@ -175,7 +175,9 @@ def _ivy() -> Path:
     places = spec.submodule_search_locations if spec is not None else None
     found = sorted(Path(places[0], "jars").glob("ivy-*.jar")) if places else []
     if not found:
-        raise EngineError("PySpark, whose Ivy fetches jars, is not installed whole", next_step="pip install pyspark")
+        raise EngineError(
+            "PySpark is not installed completely: its Ivy jar is missing", next_step="pip install pyspark"
+        )
     return found[-1]
 
 

@@ -61,7 +61,7 @@ class NodeRun:
         self.node = planned.node
         self.checkpoint = checkpoint
         self.tracker = Tracker(self.node.name, self.node.kind, topics, checkpoint.positions())
-        self.tracker.restore(checkpoint.watermark(), checkpoint.progress_note())
+        self.tracker.restore(checkpoint.watermark(checkpoint.committed_batch()), checkpoint.progress_note())
         self.failure: NodeFailed | None = None
         self._planned = planned
         self._sink = sink

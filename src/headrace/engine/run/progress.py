@@ -21,6 +21,8 @@ __all__ = ["NodeProgress", "NodeState", "Tracker"]
 RATE_OVER = 10.0
 OPERATOR = "transformWithStateInPySparkExec"
 """Spark's name for the operator that runs Headrace's: a row of its state is a chunk of ours."""
+COUNTS_GROUPS = ("stateStoreSave", "sessionWindowStateStoreSave")
+"""Spark's operators that drop late rows after they were aggregated, so that rows of one key and window count as one."""
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
@@ -49,7 +51,7 @@ class NodeProgress:
     """Records it has not read yet, up to the high watermark; None while Kafka is unavailable."""
     watermark: datetime | None
     late: int
-    """What came too late, dropped or not. Where Spark's own window drops it, Spark counts groups of rows."""
+    """Rows that were late, dropped or not. See `late_is_minimum`."""
     rejected: int
     state_rows: int
     state_bytes: int
@@ -57,6 +59,12 @@ class NodeProgress:
     batch_seconds: float | None
     errors: int
     last_error: str | None
+    late_is_minimum: bool = False
+    """Whether more rows may have been late: Spark's own windows count groups of late rows, not rows."""
+    unmatched: int = 0
+    """Events that found no row in the table that hr.enrich looked them up in."""
+    hints: tuple[str, ...] = ()
+    """What is likely not as it was meant, each with what to do. Their number only grows."""
 
 
 class Tracker:
@@ -73,7 +81,9 @@ class Tracker:
         self._rates: deque[tuple[float, int]] = deque()
         self._started = time.monotonic()
         self._batch: int | None = None
-        self._rows = self._late = self._rejected = 0
+        self._rows = self._late = self._rejected = self._unmatched = 0
+        self._late_is_minimum = False
+        self._early: dict[str, int] = {}
         self._state = (0, 0)
         self._buckets: dict[tuple[int, int], tuple[int, int]] = {}
         """By operator of the query and bucket: rows and bytes."""
@@ -157,6 +167,9 @@ class Tracker:
                 batch_seconds=self._seconds,
                 errors=errors,
                 last_error=last_error,
+                late_is_minimum=self._late_is_minimum,
+                unmatched=self._unmatched,
+                hints=tuple(f"{count:,} {hint}" for hint, count in self._early.items()),
             )
 
     def _take(self, progress: Mapping[str, Any]) -> None:
@@ -191,13 +204,21 @@ class Tracker:
         self._rows += progress["numInputRows"]
         self._rates.append((time.monotonic(), progress["numInputRows"]))
         self._late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
+        self._late_is_minimum |= any(
+            operator["numRowsDroppedByWatermark"] and operator["operatorName"] in COUNTS_GROUPS
+            for operator in operators
+        )
         observed = progress.get("observedMetrics", {})
         self._rejected += sum(metrics.get("rejected", 0) for metrics in observed.values())
         # The numbers in their names differ from run to run, their order does not.
         hosted = sorted((name for name in observed if name.startswith(METRIC)), key=lambda name: (len(name), name))
         for index, name in enumerate(hosted):
-            self._late += observed[name]["late"] or 0
-            for told in observed[name]["state"]:
+            told_of = observed[name]
+            self._late += told_of["late"] or 0
+            self._unmatched += told_of["unmatched"] or 0
+            if told_of["early"]:
+                self._early[told_of["hint"]] = self._early.get(told_of["hint"], 0) + told_of["early"]
+            for told in told_of["state"]:
                 self._buckets[index, told["bucket"]] = (told["state_rows"], told["state_bytes"])
 
     def _rate(self) -> float:

@@ -222,19 +222,13 @@ class Runner:
         self, planned: "PlannedQuery", checkpoint: Checkpoint, config: RunConfig, cluster: Cluster
     ) -> "NodeRun":
         from headrace.engine.run.node_run import NodeRun
-        from headrace.engine.write.encoding import named
         from headrace.engine.write.topics import Sink, topic_sink
-        from headrace.engine.write.views import ordered_by, view_sink
+        from headrace.engine.write.views import view_sink
 
         node, prefix = planned.node, self.topology.prefix
         sink: Sink | None = None
         if isinstance(node, View):
-            copies = {name: named(column) for name, column in ordered_by(node).items()}
-            planned = replace(planned, frame=planned.frame.withColumns(copies) if copies else planned.frame)
-            if planned.rerun is not None:
-                planned = replace(planned, rerun=replace(planned.rerun, added=copies))
-            has_records = bool(planned.rejects) or planned.late_topic is not None or node.diverts
-            sink = view_sink(node, planned.output_schema, has_records, config, cluster, checkpoint, prefix)
+            sink = view_sink(node, planned, config, cluster, checkpoint, prefix)
         elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
             on_cluster = not runs_here(planned.frame.sparkSession)
             sink = topic_sink(node, config, cluster, checkpoint, prefix, by_tasks=on_cluster)
@@ -343,9 +337,9 @@ class Runner:
         node, noted = checkpoint.node, checkpoint.note
         if noted.cluster is not None and noted.cluster != cluster_id:
             raise CheckpointError(
-                f"the checkpoint of {node!r} at {checkpoint.folder} was made with the Kafka cluster "
-                f"{noted.cluster}, and the one at {self.config.kafka_address} is {cluster_id}",
-                next_step=f"name the right cluster with --kafka, or start over with --reset {node}",
+                f"the checkpoint of {node!r} at {checkpoint.folder} belongs to the Kafka cluster "
+                f"{noted.cluster}, but the one at {self.config.kafka_address} is {cluster_id}",
+                next_step=f"give the address of that cluster with --kafka, or start over with --reset {node}",
             )
         ids = self._cluster.topic_ids(topics)
         if others := [topic for topic, id in ids.items() if noted.topics.get(topic, id) != id]:

@@ -1,4 +1,4 @@
-"""The topics of a run: those it reads must be there, those it writes are made if they are not."""
+"""The topics of a run: input topics must exist, output topics are created."""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -28,14 +28,14 @@ def read_topics(topology: Topology, query: QueryNode) -> list[str]:
 
 
 def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> None:
-    """Topics that others write: made on a broker that is the app's own, missed on any other."""
+    """Input topics: created on an embedded broker; on any other a missing one is an error."""
     wanted = [node for node in topology.sources() if node.is_input]
     known = cluster.partitions(node.topic_name for node in wanted)
     missing = [node for node in wanted if node.topic_name not in known]
     if missing and not config.create_inputs:
         names = ", ".join(repr(node.topic_name) for node in missing)
         raise TopicNotFound(
-            f"{'a topic that is read does' if len(missing) == 1 else 'topics that are read do'} not exist at "
+            f"{'an input topic does' if len(missing) == 1 else 'input topics do'} not exist at "
             f"{cluster.address}: {names}",
             next_step=f"create it with: headrace topics create {missing[0].topic_name}",
         )
@@ -49,7 +49,7 @@ def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> No
 def ensure_outputs(
     topology: Topology, cluster: Cluster, config: RunConfig, late: Mapping[QueryNode, str | None]
 ) -> None:
-    """Topics that the app writes; one has as many partitions as the topic that its rows come from.
+    """Output topics. Each has as many partitions as the topic that its rows come from.
 
     `late` are those of late rows, where a node diverts them.
     """
@@ -67,7 +67,7 @@ def ensure_outputs(
 
 
 def ensure_markers(topics: Iterable[str], cluster: Cluster, config: RunConfig) -> None:
-    """The topics of the markers of these topics: small, and of no use to anybody after a while."""
+    """The marker topics of these topics: small, with a short retention."""
     wanted = [markers_of(topic) for topic in topics]
     known = cluster.partitions(wanted)
     made = [name for name in wanted if name not in known]
@@ -124,7 +124,7 @@ def written_topics(topology: Topology, query: QueryNode) -> dict[str, str | None
 def _create(
     cluster: Cluster, topic: str, partitions: int | None, settings: Mapping[str, str], wishes: list[dict[str, str]]
 ) -> None:
-    """With the first of the wishes that the cluster grants."""
+    """With the first of the settings that the cluster accepts."""
     *before, last = wishes
     for wish in before:
         try:
@@ -142,5 +142,5 @@ def _wait_for(cluster: Cluster, topics: Iterable[str]) -> None:
     wanted = set(topics)
     while missing := wanted - cluster.partitions(wanted).keys():
         if time.monotonic() > deadline:
-            raise Unreachable(f"{cluster.address} does not show the topics that were made: {', '.join(missing)}")
+            raise Unreachable(f"{cluster.address} does not list the topics that were created: {', '.join(missing)}")
         time.sleep(0.1)

@@ -16,9 +16,9 @@ BEGUN = -1
 
 
 def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str, shown: str) -> Entry | None:
-    """The ledger's entry, if it is this checkpoint's; None if the checkpoint must enter itself first.
+    """The ledger's entry, if it is this checkpoint's; None if the checkpoint has no entry yet.
 
-    A ledger that is not the one this checkpoint wrote is refused: to trust it would lose batches or double them.
+    A ledger that is not the one this checkpoint wrote is refused: trusting it would lose or duplicate batches.
     `ledger` is the name it is noted by, `shown` what it is called in a message.
     """
     note, query_id = checkpoint.note, checkpoint.query_id
@@ -26,25 +26,25 @@ def agreed(checkpoint: Checkpoint, entry: Entry | None, ledger: str, shown: str)
     if entry is None:
         if ledger in note.registered:
             raise CheckpointError(
-                f"the checkpoint of {checkpoint.node!r} has written batches, and {shown} does not know of any: it was "
-                "deleted, or this is not the place they were written to",
-                next_step=f"name the right one, or {reset}",
+                f"the checkpoint of {checkpoint.node!r} has written batches, but {shown} has none of them: it was "
+                "deleted, or the batches were written elsewhere",
+                next_step=f"name the right address, or {reset}",
             )
         return None
     if entry.writer != query_id:
         if not note.starts_over:
             raise CheckpointError(
-                f"{shown} tells of batches that were written from another checkpoint of {checkpoint.node!r} "
-                f"({entry.writer}, not {query_id}): its folder was deleted, or it is the node of another home folder",
+                f"{shown} has batches of another checkpoint of {checkpoint.node!r} "
+                f"({entry.writer}, not {query_id}): its folder was deleted, or it is that of another home folder",
                 next_step=f"run it where that checkpoint is, or {reset}",
             )
         return None
     newest = checkpoint.last_batch()
     if entry.position > (BEGUN if newest is None else newest):
         raise CheckpointError(
-            f"{shown} has batch {entry.position} of {checkpoint.node!r}, and its checkpoint has got no further than "
-            f"{'nothing' if newest is None else f'batch {newest}'}: it is an old copy",
-            next_step=f"bring the newer checkpoint back, or {reset}",
+            f"{shown} has batch {entry.position} of {checkpoint.node!r}, but its checkpoint has "
+            f"{'no batch' if newest is None else f'no batch after {newest}'}: it is an old copy",
+            next_step=f"restore the newer checkpoint, or {reset}",
         )
     return entry
 

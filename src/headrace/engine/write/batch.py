@@ -1,7 +1,8 @@
-"""One batch of a query, as its sink sees it."""
+"""One batch of a query, as it is given to the sink."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -27,15 +28,19 @@ class Batch:
     query: StreamingQuery
 
     def drain(self) -> None:
-        """Run it for its effect on state and watermark alone: its rows are in the sink already."""
+        """Run it only for its effect on state and watermark: its rows are in the sink already."""
         self.frame.write.format("noop").mode("overwrite").save()
 
     def offsets(self) -> dict[str, dict[int, int]]:
         """By topic and partition, the offset at which the next batch begins."""
         return topic_offsets(source.end for source in self.checkpoint.sources(self.number))
 
+    def watermark(self) -> datetime | None:
+        """The watermark by which rows of the batch are late; None where there is none yet."""
+        return self.checkpoint.watermark(self.number)
+
     def rejects(self, *, counted: bool = True) -> Iterator[DataFrame]:
-        """The records of the batch that could not be used. Only once its rows were computed: they are counted then.
+        """The rejected records of the batch. Call it after its rows were computed, because that counts them.
 
         Where they were not computed as a whole, nothing is counted.
         """
@@ -47,7 +52,7 @@ class Batch:
                 yield rejected.read(self.frame.sparkSession, source)
 
     def _count(self, rejected: "RejectedFeed") -> int | None:
-        """How many there are; None where nobody counted."""
+        """How many there are; None where they were not counted."""
         if rejected.metric is None:
             return None
         execution = self.query._jsq.streamingQuery().lastExecution()
@@ -55,6 +60,6 @@ class Batch:
         return int(metrics.get().getLong(0)) if metrics.isDefined() else None
 
     def _source_of(self, feed: Feed) -> SourceOffsets | None:
-        """Where a feed is read in several places, any one of them covers all of it in the end: take the first."""
+        """The source of a feed. Where several sources read it, each reads all of it in the end: take the first."""
         adapter = source_adapter(feed)
         return next((source for source in self.checkpoint.sources(self.number) if adapter.has(feed, source)), None)

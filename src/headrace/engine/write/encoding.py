@@ -1,4 +1,4 @@
-"""From a row to a record: topic, key, value, headers, timestamp, in which nothing of the row is lost.
+"""Encodes rows as records without loss: topic, key, value, headers, timestamp.
 
 A value is a JSON object with every column in it, nulls too, and times to the microsecond. A key of one column is
 its text; of several it is a JSON array of them, each written as in the value. The record's timestamp is left to
@@ -46,9 +46,9 @@ HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 ORDER = "_order"
 """The event time by which a batch's rows are written, beside the record's columns; null where there is none."""
 DELETED, VALID_FROM = "_deleted", "_time"
-"""Of a table's rows: whether the key is gone, and since when that holds."""
+"""Of a table's rows: whether the key was deleted, and the time from which that is valid."""
 TIME_HEADER = "headrace-time"
-"""Of a table's record: since when it holds, where neither its value nor its timestamp says so."""
+"""Of a table's record: the time from which it is valid, if neither its value nor its timestamp has it."""
 REASON_HEADER, ERROR_HEADER = "headrace-reason", "headrace-error"
 """Of a record that was rejected or failed: why, and the last line of the traceback."""
 RECORD = ("topic", "key", "value", "headers", "timestamp", ORDER)
@@ -59,7 +59,7 @@ QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
 def records(
     rows: DataFrame, schema: Schema, topic: str, key: Sequence[str], order: str | None, keep: Sequence[str] = ()
 ) -> DataFrame:
-    """Rows as records of a topic, with `_order` beside them, and what is to be kept."""
+    """Rows as records of a topic, with `_order` and the columns in `keep`."""
     return _records(rows, schema, topic, key, order, value_of(schema), F.lit(None), keep)
 
 
@@ -159,12 +159,12 @@ def named(name: str) -> Column:
 
 
 def check_can_be_carried(schema: Schema) -> None:
-    """Refuse what JSON has no place for."""
+    """Refuse columns that cannot be written as JSON."""
     for column in schema:
         bad = _map_without_text_keys(column.type)
         if bad is not None:
             raise InputError(
-                f"the column {column.name!r} has {bad.ddl}, and JSON's keys are text",
+                f"the column {column.name!r} has {bad.ddl}, but the keys of a JSON object are strings",
                 next_step=f"make it MAP<STRING, {bad.value.ddl}>",
             )
 

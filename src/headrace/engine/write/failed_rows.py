@@ -7,12 +7,12 @@ the batch. The order is that of the offsets, so a batch that is replayed gives t
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace.config.run import RunConfig
 from headrace.engine.plan.analysis import places_of, runs_users_python, stateful_operators
@@ -63,8 +63,6 @@ class Rerun:
     readings: Mapping[Feed, Reading]
     config: RunConfig
     function: Callable[[Mapping[Feed, DataFrame | Table]], DataFrame]
-    added: Mapping[str, Column] = field(default_factory=dict)
-    """Columns that the sink adds to the node's frame."""
 
     @property
     def failed_topic(self) -> str:
@@ -75,8 +73,7 @@ class Rerun:
         ranges: dict[Feed, dict[int, tuple[int, int]]] = {feed: {} for feed in self.readings}
         for span in spans:
             ranges[span.feed][span.partition] = (span.start, span.end)
-        frame = self.function({feed: self._readers[feed].rows(spark, found) for feed, found in ranges.items()})
-        return frame.withColumns(dict(self.added)) if self.added else frame
+        return self.function({feed: self._readers[feed].rows(spark, found) for feed, found in ranges.items()})
 
     def failed(self, spark: SparkSession, faults: "Sequence[Fault]") -> DataFrame:
         """The records of `.failed`."""
@@ -222,7 +219,7 @@ def _check_not_too_many(faults: Sequence[Fault]) -> None:
     span, raised = faults[-1].span, faults[-1].raised
     raise FunctionFailed(
         f"its function raises on more than {MOST_FAILED} records of the batch, the last of them {span}: {raised}",
-        next_step="correct the function and start the app again: it goes on with this batch",
+        next_step="fix the function and restart; processing resumes with this batch",
         record=str(span),
         place=raised.place,
         raised=raised.error,
@@ -249,13 +246,13 @@ def _explained(rerun: Rerun, spark: SparkSession, spans: list[Span], raised: Rai
     node = rerun.node
     return FunctionFailed(
         f"{raised}, on {where}",
-        next_step="correct the function and start the app again: it goes on with this batch. "
+        next_step="fix the function and restart; processing resumes with this batch. "
         f'Or divert such rows to {rerun.failed_topic} with @app.{node.kind}(..., on_error="divert")',
         record=record,
         place=raised.place,
         raised=raised.error,
-        # If nothing passed, the cause may lie outside of the rows, and pass.
-        certain=passed and alone is not None,
+        # If no part passed, the cause may be outside of the rows, such as a service that is unavailable.
+        certain=alone is not None and (passed or alone.is_certain),
     )
 
 

@@ -1,4 +1,4 @@
-"""The rows of a batch in the driver: as Arrow, in order, and on disk as soon as they are many.
+"""The rows of a batch in the driver: as Arrow, in order, and in a file on disk if there are many.
 
 Spark hands the partitions over as they are finished, from the thread that schedules all its jobs: they are taken
 in at once, and only then written to the sink.
@@ -28,7 +28,7 @@ RANK = "rank"
 
 
 class Rows:
-    """Rows that can be walked through in any order, a slice at a time. Close it to free memory and disk."""
+    """Rows that can be read in any order, slice by slice. Close it to free memory and disk."""
 
     def __init__(self, batches: Sequence[pa.RecordBatch], *, spooled: bool = False) -> None:
         if not spooled and len(batches) > 1:
@@ -138,7 +138,7 @@ class Rows:
 
 
 def collect(frame: DataFrame, folder: Path) -> Rows:
-    """Run the frame and take its rows in, in the order of its partitions. Many rows go to a file in the folder."""
+    """Run the frame and collect its rows, in the order of its partitions. Many rows go to a file in the folder."""
     port, secret, server = frame._jdf.collectAsArrowToPython()
     spool = _Spool(folder)
     order: list[int] = []

@@ -1,4 +1,4 @@
-"""Topics as sinks: a batch is there exactly once, at least once or at most once, as its node asks."""
+"""Topics as sinks: a batch is written exactly once, at least once or at most once, as the node's guarantee says."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ class Sink(Protocol):
     """Where the batches of a query go. A sink that raised is opened again before the next batch."""
 
     def open(self) -> None:
-        """Connect, fence a predecessor, and find out which batches are there already."""
+        """Connect, fence the previous writer, and find out which batches were written."""
 
     def write(self, batch: Batch) -> None: ...
 
@@ -38,7 +38,7 @@ class Sink(Protocol):
 
 
 class ExactlyOnceTopics:
-    """All of a batch, whatever channel or reject, and its entry in the ledger are one transaction."""
+    """A batch, including channels and rejects, and its ledger entry are one transaction."""
 
     def __init__(self, writer: BatchWriter, checkpoint: Checkpoint, spool: Path) -> None:
         self._writer = writer
@@ -66,7 +66,7 @@ class ExactlyOnceTopics:
 
 
 class AtMostOnceTopics(ExactlyOnceTopics):
-    """The batch is in the ledger before its rows are sent: one that is cut short is never written again."""
+    """The ledger entry is committed before the rows are sent: a batch that was interrupted is never written again."""
 
     def __init__(self, writer: BatchWriter, checkpoint: Checkpoint, spool: Path, config: RunConfig) -> None:
         super().__init__(writer, checkpoint, spool)
