@@ -25,7 +25,7 @@ def test_no_broker_is_a_problem_with_a_next_step(headrace_alone: Headrace) -> No
 
 
 def test_a_machine_without_java_and_a_folder_that_cannot_be_used(headrace: Headrace) -> None:
-    environment = {**headrace.environment(), "PATH": "/nonexistent"}
+    environment = {**headrace.environment(), "PATH": "/nonexistent", "XDG_CACHE_HOME": str(headrace.folder)}
     environment.pop("JAVA_HOME", None)
     done = subprocess.run(
         [COMMAND, "doctor", "--json", "--data", "/proc"],

@@ -62,8 +62,8 @@ def kafka(broker_address: str) -> str:
 
 
 def test_no_java(folder: Path, kafka: str) -> None:
-    said = complaint(folder, kafka, PATH=str(folder))
-    assert said.startswith("headrace: Spark needs Java 17 or newer, and there is none on the PATH; install a JDK")
+    said = complaint(folder, kafka, PATH=str(folder), XDG_CACHE_HOME=str(folder))
+    assert said.startswith("headrace: Spark needs Java 17 or newer, and there is none on the PATH; install Java 17")
     assert "JAVA_HOME" in said
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.run import jars
-from headrace.engine.run.jars import CONNECTORS, Jar, connector_jars, java_command
+from headrace.engine.run.jars import CONNECTORS, Jar, connector_jars
 from headrace.errors import EngineError
 
 VERSION = "4.3.0"
@@ -85,28 +85,3 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(
 def test_another_spark_is_refused_by_name() -> None:
     with pytest.raises(EngineError, match=r"no Kafka connector is known for Spark 3\.5\.1; install pyspark==4\.3\.0"):
         connector_jars("3.5.1")
-
-
-@pytest.mark.parametrize("home", [True, False])
-def test_no_java_is_told_with_what_to_install(home: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    if home:
-        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    else:
-        monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(EngineError, match=r"Spark needs Java 17 or newer, and there is none.*install a JDK"):
-        java_command()
-
-
-@pytest.mark.parametrize(
-    ("version", "fits"), [("1.8.0_402", False), ("11.0.2", False), ("17.0.15", True), ("25", True)]
-)
-def test_java_must_be_new_enough(version: str, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    a_java(tmp_path, f"echo 'openjdk version \"{version}\" 2025-01-01' >&2")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    if fits:
-        assert java_command() == str(tmp_path / "java")
-    else:
-        with pytest.raises(EngineError, match=f'is openjdk version "{version}"'):
-            java_command()

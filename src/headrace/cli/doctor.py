@@ -2,9 +2,7 @@
 
 import os
 import platform
-import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,7 +17,6 @@ from headrace.cli.options import Json, Kafka, KafkaSettings, connect
 from headrace.cli.output import print_json
 
 OLDEST_PYTHON = (3, 11)
-OLDEST_JAVA = 17
 LEAST_FREE_BYTES = 1 << 30
 LEAST_OPEN_FILES = 4096  # a thousand partitions and a few thousand connections
 LIBRARIES = (
@@ -42,13 +39,24 @@ def run(
         Path,
         typer.Option("--data", metavar="DIR", help="The folder whose disk to check. Default: this folder."),
     ] = Path("."),
+    install_java: Annotated[
+        bool,
+        typer.Option(
+            "--install-java",
+            help="Unpack Java into the cache folder if no version 17 or newer is found; check Java only.",
+        ),
+    ] = False,
     json: Json = False,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> int:
     """Check the machine, the installation and the Kafka address."""
+    if install_java:
+        from headrace.config.java_packages import install_java as install
+
+        install(lambda text: print(text, file=sys.stderr))
     checks = []
-    for check in _checks(data, kafka, kafka_set):
+    for check in [_java()] if install_java else _checks(data, kafka, kafka_set):
         checks.append(check)
         if not json:
             _print_check(check)
@@ -78,21 +86,14 @@ def _python() -> Check:
 
 
 def _java() -> Check:
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
-    install = f"install Java {OLDEST_JAVA} or newer, such as: apt-get install openjdk-{OLDEST_JAVA}-jre-headless"
-    if java is None:
-        where = f"not in JAVA_HOME ({home})" if home else "not found"
-        return Check("java", False, f"{where}; Spark needs it, the broker does not", install)
+    from headrace.config.java import find_java
+
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
-    except (OSError, subprocess.SubprocessError) as error:
-        return Check("java", False, f"{java} does not run ({error})", install)
-    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', answer)
-    if match is None:
-        return Check("java", False, f"{java} does not print its version", install)
-    ok = int(match[2]) >= OLDEST_JAVA
-    return Check("java", ok, match[1], None if ok else install)
+        java = find_java()
+    except Error as error:
+        return Check("java", False, f"{error.problem}; the broker runs without it", error.next_step)
+    refused = "".join(f"; {reason}, which cannot be used" for reason in java.refused)
+    return Check("java", True, f"{java.version} at {java.command}{refused}")
 
 
 def _libraries() -> Iterator[Check]:
@@ -110,7 +111,8 @@ def _libraries() -> Iterator[Check]:
 
 def _jars() -> Check:
     """Spark's connector: if it is missing, the first run downloads it."""
-    from headrace.engine.run.jars import CONNECTORS, cache_folder
+    from headrace.config.cache import cache_folder
+    from headrace.engine.run.jars import CONNECTORS
 
     spark = version("pyspark")
     wanted = CONNECTORS.get(spark, ())

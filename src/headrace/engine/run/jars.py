@@ -4,25 +4,21 @@ They are a table by Spark version, so that a new version is a new entry. Each ja
 own: what is in the cache is checked at every start, and a file that is not the pinned one is never loaded.
 """
 
-import fcntl
 import hashlib
 import importlib.util
-import os
-import re
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from headrace.config.cache import cache_folder, locked
+from headrace.config.java import find_java
 from headrace.errors import EngineError
 
-__all__ = ["CONNECTORS", "Jar", "Progress", "cache_folder", "connector_jars", "java_command"]
+__all__ = ["CONNECTORS", "Jar", "Progress", "connector_jars"]
 
-OLDEST_JAVA = 17
 LONGEST_FETCH = 300.0
 
 
@@ -75,10 +71,6 @@ Progress: TypeAlias = Callable[[Jar, int, int], None]
 """Told before each fetch: the jar, how many are there, and how many there will be."""
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headrace"
-
-
 def connector_jars(spark_version: str, progress: Progress | None = None, cache: Path | None = None) -> list[Path]:
     """The connector's jars for a version of Spark; what is missing or damaged is fetched."""
     jars = CONNECTORS.get(spark_version)
@@ -90,8 +82,7 @@ def connector_jars(spark_version: str, progress: Progress | None = None, cache: 
     folder = (cache or cache_folder()) / "jars" / f"spark-{spark_version}"
     if not all(_is_whole(folder / jar.file_name, jar) for jar in jars):
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with _locked(folder / ".lock"):
+            with locked(folder):
                 _fetch_missing(jars, folder, progress)
         except OSError as error:
             raise EngineError(
@@ -101,30 +92,9 @@ def connector_jars(spark_version: str, progress: Progress | None = None, cache: 
     return [folder / jar.file_name for jar in jars]
 
 
-def java_command() -> str:
-    """The Java that Spark will start; it must be there and new enough."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
-    if found is None:
-        where = f"under JAVA_HOME, {home}" if home else "on the PATH"
-        raise EngineError(
-            f"Spark needs Java {OLDEST_JAVA} or newer, and none was found {where}",
-            next_step="install a JDK (on Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME",
-        )
-    said = subprocess.run([found, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
-    if version is None or int(version[1]) < OLDEST_JAVA:
-        shown = said.splitlines()[0] if said else "of unknown version"
-        raise EngineError(
-            f"Spark needs Java {OLDEST_JAVA} or newer, and {found} is {shown}",
-            next_step="install a newer JDK, or set JAVA_HOME to one",
-        )
-    return found
-
-
 def _fetch_missing(jars: tuple[Jar, ...], folder: Path, progress: Progress | None) -> None:
     missing = [jar for jar in jars if not _is_whole(folder / jar.file_name, jar)]
-    java = java_command()
+    java = find_java().command
     for jar in missing:
         if progress is not None:
             progress(jar, len(jars) - len(missing) + missing.index(jar), len(jars))
@@ -188,10 +158,3 @@ def _is_whole(path: Path, jar: Jar) -> bool:
 def _sum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.engine.run.jars import Progress, connector_jars, java_command
+from headrace.config.java import find_java
+from headrace.engine.run.jars import Progress, connector_jars
 from headrace.engine.run.spark_log import spark_log
 from headrace.errors import EngineError
 from headrace.topology import StateStore
@@ -85,7 +86,7 @@ def start_session(
 
     What Java and Spark's Python workers print goes to `logs/spark.log` of the home folder.
     """
-    java_command()
+    find_java().use()
     import pyspark
     from pyspark.sql import SparkSession
 
