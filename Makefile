@@ -1,12 +1,15 @@
-# Every target installs what it needs first; nothing outside this folder is touched.
+# Every target installs what it needs first. Outside this folder only the cache folder is written: Spark's jars, and Java if
+# there is none.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+JAVA := $(VENV)/.java
 
 .PHONY: setup demo test test-long lint format bench clean
 
-setup: $(INSTALLED)
+setup: $(INSTALLED) $(JAVA)
+	@echo "Ready. Next: make demo, or $(BIN)/headrace --help"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + "; try: make setup PYTHON=python3.11")'
@@ -14,16 +17,20 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
-	@echo "Ready. Next: make demo, or $(BIN)/headrace --help"
 
-demo: $(INSTALLED)
+# Spark needs Java 17 or newer; where none is found, one is unpacked into the cache folder.
+$(JAVA): $(INSTALLED)
+	@$(BIN)/headrace doctor --install-java
+	@touch $@
+
+demo: $(JAVA)
 	@$(BIN)/python examples/fraud_demo.py
 
 # Two files at once: tests spend most of their time waiting. Long ones load the machine by themselves.
-test: $(INSTALLED)
+test: $(JAVA)
 	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile --no-loadscope-reorder
 
-test-long: $(INSTALLED)
+test-long: $(JAVA)
 	$(BIN)/python -m pytest -m long
 
 lint: $(INSTALLED)
@@ -37,7 +44,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED)
+bench: $(JAVA)
 	$(BIN)/python -m benchmarks.broker $(BENCH)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.operators
