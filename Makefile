@@ -6,7 +6,9 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 JAVA := $(VENV)/.java
 
-.PHONY: setup demo test test-long lint format bench clean
+LOWEST := .build/lowest
+
+.PHONY: setup demo test test-long test-lowest lint format bench clean
 
 setup: $(INSTALLED) $(JAVA)
 	@echo "Ready. Next: make demo, or $(BIN)/headrace --help"
@@ -32,6 +34,13 @@ test: $(JAVA)
 
 test-long: $(JAVA)
 	$(BIN)/python -m pytest -m long
+
+# The lower bounds in pyproject.toml, installed together: run it when a bound or a use of a dependency changes.
+test-lowest: $(JAVA)
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) -c 'import re, tomllib; print(*(re.sub(">=([^,]+).*", r"==\1", line) for line in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]), sep="\n")' > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --disable-pip-version-check -q -r $(LOWEST)/lowest.txt -e . pytest pytest-timeout hypothesis pydantic
+	$(LOWEST)/bin/python -m pytest tests/topology tests/operators tests/clients tests/tables/test_views.py tests/engine/test_rows.py tests/testing tests/cli
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

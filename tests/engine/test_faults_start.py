@@ -95,7 +95,7 @@ def test_no_room_for_the_home_folder(folder: Path, kafka: str) -> None:
         said = complaint(folder, kafka, "--home", str(disk / "home"))
     assert "Spark did not start" in said
     assert "No space left on device" in said
-    assert "check that Java runs, and that the home folder can be written and has room" in said
+    assert "check that Java runs, and that the home folder is writable and has free space" in said
 
 
 @pytest.mark.long

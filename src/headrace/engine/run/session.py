@@ -53,7 +53,7 @@ def session_settings(
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         # The number is part of a checkpoint: state is stored by partition.
         "spark.sql.shuffle.partitions": str(partitions),
-        # The default forks a process for each of some 20 files of a batch.
+        # The default starts a process for each of the about 20 files of a batch.
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
         "spark.sql.streaming.stateStore.providerClass": STATE_STORES[state],
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
