@@ -18,7 +18,7 @@ from headrace.config.run import RunConfig
 from headrace.engine.run.checkpoints import Checkpoints
 from headrace.engine.run.runner import Runner
 from headrace.engine.write.batch import Batch
-from headrace.engine.write.views import ViewSink
+from headrace.engine.write.row_sink import RowSink
 from headrace.tables import ViewReader
 from headrace.topology import App
 from tests.engine.topics import messages, send
@@ -229,16 +229,16 @@ def test_a_batch_that_is_there_is_not_written_again(
     spark: SparkSession, config: RunConfig, prefix: str, guarantee: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = app_of(prefix, guarantee)
-    write = ViewSink.write
+    write = RowSink.write
     lost: list[int] = []
 
-    def fails_afterwards(self: ViewSink, batch: Batch) -> None:
+    def fails_afterwards(self: RowSink, batch: Batch) -> None:
         write(self, batch)
         if not lost:
             lost.append(batch.number)
             raise OSError("before Spark noted the batch")
 
-    monkeypatch.setattr(ViewSink, "write", fails_afterwards)
+    monkeypatch.setattr(RowSink, "write", fails_afterwards)
     with run(app, config, spark) as runner:
         send(config.kafka_address, f"{prefix}payments", [payment("a", 1), b"broken"], key="card")
         runner.process_all_available()

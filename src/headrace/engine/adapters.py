@@ -10,15 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import InputError
-from headrace.topology import Feed, Files, Rate, Source
+from headrace.topology import Feed, Files, PostgresSink, Rate, Sink, Source, TopicSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.config.run import RunConfig
     from headrace.engine.read.reading import Reading, SourceOffsets
+    from headrace.engine.write.sink import BatchSink, SinkContext
 
-__all__ = ["SourceAdapter", "register_source", "source_adapter"]
+__all__ = ["SinkAdapter", "SourceAdapter", "register_sink", "register_source", "sink_adapter", "source_adapter"]
 
 K = TypeVar("K")
 
@@ -56,11 +57,23 @@ class SourceAdapter(ABC):
         return False
 
 
+class SinkAdapter(ABC):
+    """How the batches of a node reach a kind of sink."""
+
+    @abstractmethod
+    def sink(self, context: "SinkContext") -> "BatchSink":
+        """The sink of one node. Does not connect."""
+
+
 # By module and class: an adapter is loaded when an app runs that needs it, and Spark with it.
 _TOPIC = "headrace.engine.read.topic_source:TopicSource"
 _sources: dict[type[Source], str | SourceAdapter] = {
     Files: "headrace.engine.read.files_source:FilesSource",
     Rate: "headrace.engine.read.rate_source:RateSource",
+}
+_sinks: dict[type[Sink], str | SinkAdapter] = {
+    TopicSink: "headrace.engine.write.topics:TopicSinkAdapter",
+    PostgresSink: "headrace.engine.write.postgres_sink:PostgresSinkAdapter",
 }
 _loaded: dict[str, Any] = {}
 
@@ -68,6 +81,23 @@ _loaded: dict[str, Any] = {}
 def register_source(kind: type[Source], adapter: SourceAdapter) -> None:
     """Make a kind of source known. Call it where the kind is defined."""
     _sources[kind] = adapter
+
+
+def register_sink(kind: type[Sink], adapter: SinkAdapter) -> None:
+    """Make a kind of sink known. Call it where the kind is defined."""
+    _sinks[kind] = adapter
+
+
+def sink_adapter(sink: Sink) -> SinkAdapter:
+    """The adapter that writes to a sink."""
+    found = _registered(_sinks, sink)
+    if found is None:
+        raise InputError(
+            f"no adapter is registered for the sink {sink.described}",
+            next_step=f"call headrace.engine.register_sink({type(sink).__name__}, ...) where the kind is defined",
+        )
+    adapter: SinkAdapter = _load(found)
+    return adapter
 
 
 def source_adapter(feed: Feed) -> SourceAdapter:

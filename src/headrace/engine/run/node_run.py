@@ -20,7 +20,8 @@ from headrace.engine.run.failures import advice_on, cause_of, is_away
 from headrace.engine.run.heartbeats import MarkedTopic
 from headrace.engine.run.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.write.batch import Batch
-from headrace.engine.write.topics import Sink, records_of
+from headrace.engine.write.sink import BatchSink
+from headrace.engine.write.topics import records_of
 from headrace.errors import EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
 from headrace.threads import Threads
 from headrace.topology import Duration, QueryNode, Schema
@@ -51,7 +52,7 @@ class NodeRun:
     def __init__(
         self,
         planned: PlannedQuery,
-        sink: Sink | None,
+        sink: BatchSink | None,
         checkpoint: Checkpoint,
         config: RunConfig,
         topics: list[str],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace.config.cluster import Cluster
 from headrace.config.run import Offsets, RunConfig
+from headrace.engine.adapters import sink_adapter
 from headrace.engine.run.checkpoints import Checkpoint, Checkpoints
 from headrace.engine.run.heartbeats import Heartbeats
 from headrace.engine.run.jars import Progress
@@ -26,12 +27,9 @@ from headrace.threads import Threads
 from headrace.topology import (
     App,
     Duration,
-    Latency,
     Schema,
     StateStore,
-    Stream,
     Topology,
-    View,
 )
 
 if TYPE_CHECKING:
@@ -222,16 +220,14 @@ class Runner:
         self, planned: "PlannedQuery", checkpoint: Checkpoint, config: RunConfig, cluster: Cluster
     ) -> "NodeRun":
         from headrace.engine.run.node_run import NodeRun
-        from headrace.engine.write.topics import Sink, topic_sink
-        from headrace.engine.write.views import view_sink
+        from headrace.engine.write.sink import BatchSink, SinkContext
 
-        node, prefix = planned.node, self.topology.prefix
-        sink: Sink | None = None
-        if isinstance(node, View):
-            sink = view_sink(node, planned, config, cluster, checkpoint, prefix)
-        elif not (isinstance(node, Stream) and node.latency is Latency.REAL_TIME):
-            on_cluster = not runs_here(planned.frame.sparkSession)
-            sink = topic_sink(node, config, cluster, checkpoint, prefix, by_tasks=on_cluster)
+        node = planned.node
+        sink: BatchSink | None = None
+        if not node.is_real_time:
+            by_tasks = not runs_here(planned.frame.sparkSession)
+            context = SinkContext(planned, config, cluster, checkpoint, self.topology.prefix, by_tasks)
+            sink = sink_adapter(node.sink).sink(context)
         return NodeRun(planned, sink, checkpoint, config, read_topics(self.topology, node), self.threads)
 
     def _has_failed(self) -> bool:

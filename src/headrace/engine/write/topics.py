@@ -3,38 +3,28 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
 from headrace.delivery import RecordProducer
+from headrace.engine.adapters import SinkAdapter
 from headrace.engine.run.checkpoints import Checkpoint
 from headrace.engine.write.agreement import BatchWriter
 from headrace.engine.write.batch import Batch
 from headrace.engine.write.encoding import ORDER
 from headrace.engine.write.failed_rows import collected_rows, drain
 from headrace.engine.write.rows import Rows, collect
-from headrace.topology import Guarantee, QueryNode
+from headrace.engine.write.sink import BatchSink, SinkContext
+from headrace.topology import Guarantee
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AtLeastOnceTopics", "AtMostOnceTopics", "ExactlyOnceTopics", "Sink", "topic_sink"]
+__all__ = ["AtLeastOnceTopics", "AtMostOnceTopics", "ExactlyOnceTopics", "TopicSinkAdapter"]
 
 RECORD = ("topic", "key", "value", "headers", "timestamp")
-
-
-class Sink(Protocol):
-    """Where the batches of a query go. A sink that raised is opened again before the next batch."""
-
-    def open(self) -> None:
-        """Connect, fence the previous writer, and find out which batches were written."""
-
-    def write(self, batch: Batch) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class ExactlyOnceTopics:
@@ -123,20 +113,17 @@ class AtLeastOnceTopics:
         records_of(frame).write.format("kafka").options(**self._config.connector_options()).save()
 
 
-def topic_sink(
-    node: QueryNode, config: RunConfig, cluster: Cluster, checkpoint: Checkpoint, prefix: str, *, by_tasks: bool
-) -> Sink:
-    """The sink that keeps a node's guarantee. The prefix is the app's, of its topics' names.
+class TopicSinkAdapter(SinkAdapter):
+    """Makes the sink that keeps a node's guarantee."""
 
-    `by_tasks` says whether Spark's tasks write what needs no transaction.
-    """
-    spool = spool_folder(config, node.app_name)
-    if node.guarantee is Guarantee.AT_LEAST_ONCE:
-        return AtLeastOnceTopics(config, spool, by_tasks=by_tasks)
-    writer = BatchWriter(node, config, cluster, checkpoint, prefix)
-    if node.guarantee is Guarantee.AT_MOST_ONCE:
-        return AtMostOnceTopics(writer, checkpoint, spool, config)
-    return ExactlyOnceTopics(writer, checkpoint, spool)
+    def sink(self, context: SinkContext) -> BatchSink:
+        node, config, checkpoint = context.planned.node, context.config, context.checkpoint
+        if node.guarantee is Guarantee.AT_LEAST_ONCE:
+            return AtLeastOnceTopics(config, context.spool, by_tasks=context.by_tasks)
+        writer = BatchWriter(node, config, context.cluster, checkpoint, context.prefix)
+        if node.guarantee is Guarantee.AT_MOST_ONCE:
+            return AtMostOnceTopics(writer, checkpoint, context.spool, config)
+        return ExactlyOnceTopics(writer, checkpoint, context.spool)
 
 
 def records_of(frame: DataFrame) -> DataFrame:
@@ -162,7 +149,3 @@ def collected(batch: Batch, spool: Path, write: Callable[[DataFrame], None] | No
         parts = [stack.enter_context(part) for part in (rows, failed) if part is not None]
         parts += [stack.enter_context(collect(frame, spool)) for frame in batch.rejects(counted=failed is None)]
         yield [part for part in parts if len(part)]
-
-
-def spool_folder(config: RunConfig, app: str) -> Path:
-    return config.home.absolute() / "spool" / app

@@ -1,60 +1,102 @@
-"""Views as sinks: the rows of a batch, its number and the offsets it covers in one PostgreSQL transaction."""
+"""Sinks that take rows: each batch once, with its number, in a store that has a ledger of batches."""
 
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.config.cluster import Cluster
-from headrace.config.run import RunConfig
 from headrace.delivery import Entry
+from headrace.engine.adapters import SinkAdapter
 from headrace.engine.calls.results import LATE_RECORD, STAYS
-from headrace.engine.run.checkpoints import Checkpoint
 from headrace.engine.write.agreement import BEGUN, BatchWriter, agreed
 from headrace.engine.write.batch import Batch
 from headrace.engine.write.encoding import DELETED
 from headrace.engine.write.failed_rows import collected_rows, drain
 from headrace.engine.write.rows import Rows, collect
-from headrace.engine.write.topics import RECORD, spool_folder
-from headrace.tables import ViewWriter, shown
-from headrace.topology import Guarantee, View
+from headrace.engine.write.sink import SinkContext
+from headrace.engine.write.topics import RECORD
+from headrace.topology import Guarantee, QueryNode
 
-if TYPE_CHECKING:
-    from headrace.engine.plan.planner import PlannedQuery
-
-__all__ = ["ViewSink", "view_sink"]
-
-LEDGER = "postgres"
+__all__ = ["RowSink", "RowSinkAdapter", "RowStore", "SinkContext"]
 
 
-class ViewSink:
-    """Writes each batch to a view exactly once. At-least-once does the same, since it would cost no less.
+class RowStore(Protocol):
+    """A store of rows that knows which batches it has. Rows and batch are written in one transaction."""
+
+    def prepare(self) -> None:
+        """Create what is missing, and fence the previous writer."""
+
+    def reset(self) -> None:
+        """Delete all rows: the node starts over."""
+
+    def last_entry(self) -> tuple[str, int] | None:
+        """The query that wrote last, and its last batch."""
+
+    def claim(self, query_id: str, batch: int) -> object:
+        """Note the batch as written before its rows are: for at-most-once."""
+
+    def write(
+        self,
+        query_id: str,
+        batch: int,
+        offsets: Mapping[str, Any],
+        rows: Iterable[pa.RecordBatch],
+        *,
+        claimed: bool = False,
+        forget_before: datetime | None = None,
+    ) -> object:
+        """Write a batch. `offsets` is, by topic and partition, where the next batch begins.
+
+        A row whose `_deleted` is true deletes its key. Deletes before `forget_before` need not be remembered.
+        """
+
+    def close(self) -> None: ...
+
+
+class RowSinkAdapter(SinkAdapter):
+    """The adapter of a kind of sink that has a `RowStore`."""
+
+    ledger_name: ClassVar[str]
+    """By which a checkpoint notes that it has written to such a store."""
+
+    @abstractmethod
+    def store(self, context: SinkContext) -> RowStore:
+        """The store of a node's rows. Does not connect."""
+
+    def place(self, context: SinkContext) -> str:
+        """What the store's ledger is called in a message."""
+        return f"the ledger of {context.planned.node.name!r} in {context.planned.node.sink.described}"
+
+    def sink(self, context: SinkContext) -> "RowSink":
+        return RowSink(context, self.store(context), self.ledger_name, self.place(context))
+
+
+class RowSink:
+    """Writes each batch exactly once. At-least-once does the same, since it would cost no less.
 
     At-most-once claims the batch first, and does not write it again. Rejected records and late rows go to topics, so
     they have a transaction and a ledger of their own.
     """
 
-    def __init__(
-        self,
-        node: View,
-        planned: "PlannedQuery",
-        records: BatchWriter | None,
-        config: RunConfig,
-        checkpoint: Checkpoint,
-    ) -> None:
-        self._node = node
-        self._place = f"the ledger of view {node.table_name} in {shown(config.postgres_dsn)}"
-        self._writer = ViewWriter(
-            config.postgres_dsn, node.app_name, node.name, planned.output_schema, node.key, node.order_by
-        )
+    def __init__(self, context: SinkContext, store: RowStore, ledger_name: str, place: str) -> None:
+        planned = context.planned
+        self._node = planned.node
+        self._writer = store
+        self._ledger_name = ledger_name
+        self._place = place
         self._deletes_kept = planned.deletes_kept
-        self._records = records
-        self._checkpoint = checkpoint
-        self._spool: Path = spool_folder(config, node.app_name)
+        has_records = bool(planned.rejects) or planned.late_topic is not None or planned.node.diverts
+        self._records = (
+            BatchWriter(planned.node, context.config, context.cluster, context.checkpoint, context.prefix)
+            if has_records
+            else None
+        )
+        self._checkpoint = context.checkpoint
+        self._spool = context.spool
         self._last = BEGUN
 
     def open(self) -> None:
@@ -64,11 +106,11 @@ class ViewSink:
             self._writer.reset()  # otherwise keys that no longer occur would stay
         self._writer.prepare()
         found = self._writer.last_entry()
-        entry = agreed(self._checkpoint, None if found is None else Entry(*found), LEDGER, self._place)
+        entry = agreed(self._checkpoint, None if found is None else Entry(*found), self._ledger_name, self._place)
         if entry is None:
             self._writer.write(query_id, BEGUN, {}, [])
         self._last = BEGUN if entry is None else entry.position
-        ledgers: tuple[str, ...] = (LEDGER,)
+        ledgers: tuple[str, ...] = (self._ledger_name,)
         if self._records is not None:
             self._records.open()
             ledgers += (self._records.ledger_name,)
@@ -129,29 +171,16 @@ class ViewSink:
                         producer.send(part.slices(only=RECORD))
 
 
-def view_sink(
-    node: View,
-    planned: "PlannedQuery",
-    config: RunConfig,
-    cluster: Cluster,
-    checkpoint: Checkpoint,
-    prefix: str,
-) -> ViewSink:
-    has_records = bool(planned.rejects) or planned.late_topic is not None or node.diverts
-    records = BatchWriter(node, config, cluster, checkpoint, prefix) if has_records else None
-    return ViewSink(node, planned, records, config, checkpoint)
-
-
 def _which(rows: Rows, *, late: bool) -> pa.Array | None:
-    """The positions of the late rows, or of the view's own; None where no row can be late."""
+    """The positions of the late rows, or of the node's own; None where no row can be late."""
     if LATE_RECORD not in rows.columns:
         return None
     is_late = rows.column(LATE_RECORD).is_valid()
     return pc.indices_nonzero(is_late if late else pc.invert(is_late))
 
 
-def _own(rows: Rows, node: View) -> Iterator[pa.RecordBatch]:
-    """The rows for the view, without those that another row of their key replaces in the same batch."""
+def _own(rows: Rows, node: QueryNode) -> Iterator[pa.RecordBatch]:
+    """The rows for the store, without those that another row of their key replaces in the same batch."""
     places = _which(rows, late=False)
     if len(rows) and not _has_unordered_deletes(rows, node):
         order = [*node.order_by, *(name for name in rows.columns if name == STAYS)]
@@ -159,7 +188,7 @@ def _own(rows: Rows, node: View) -> Iterator[pa.RecordBatch]:
     return rows.slices(places, only=[name for name in rows.columns if name != LATE_RECORD])
 
 
-def _has_unordered_deletes(rows: Rows, node: View) -> bool:
+def _has_unordered_deletes(rows: Rows, node: QueryNode) -> bool:
     """Whether there are deletes without an order value: what they delete depends on the rows before them."""
     if not node.order_by or DELETED not in rows.columns:
         return False
