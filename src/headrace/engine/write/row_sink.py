@@ -182,7 +182,7 @@ def _which(rows: Rows, *, late: bool) -> pa.Array | None:
 def _own(rows: Rows, node: QueryNode) -> Iterator[pa.RecordBatch]:
     """The rows for the store, without those that another row of their key replaces in the same batch."""
     places = _which(rows, late=False)
-    if len(rows) and not _has_unordered_deletes(rows, node):
+    if len(rows) and node.holds_table and not _has_unordered_deletes(rows, node):
         order = [*node.order_by, *(name for name in rows.columns if name == STAYS)]
         places = rows.last_of_each(node.key, places, order)
     return rows.slices(places, only=[name for name in rows.columns if name != LATE_RECORD])
