@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
@@ -10,7 +10,7 @@ from headrace import topology
 from headrace.config.reachability import RESTART_SECONDS, check_reachable
 from headrace.config.run import RunConfig
 from headrace.errors import InputError
-from headrace.topology import Feed
+from headrace.topology import Feed, Schema, Topology
 from headrace.topology.app import Function
 from headrace.topology.declaring import KeyLike
 from headrace.topology.schema import SchemaLike
@@ -79,12 +79,32 @@ class View(topology.View):
 
 
 class Running:
-    """An app that runs in this process: the addresses of its services, and the progress of its nodes."""
+    """An app that runs in this process: its services and settings, and what its nodes do."""
 
-    def __init__(self, runner: "Runner", config: RunConfig) -> None:
-        self.kafka = config.kafka_address
-        self.postgres = config.postgres
+    def __init__(self, runner: "Runner") -> None:
+        self.kafka = runner.config.kafka_address
+        self.postgres = runner.config.postgres
         self._runner = runner
+
+    @property
+    def topology(self) -> Topology:
+        """The graph of the nodes that run."""
+        return self._runner.topology
+
+    @property
+    def output_schemas(self) -> dict[str, Schema]:
+        """The columns of each node or channel, as Spark analysed them."""
+        return self._runner.output_schemas()
+
+    @property
+    def checkpoints(self) -> dict[str, Path]:
+        """The folder of each node's checkpoint."""
+        return {query.name: self._runner.checkpoints.of(query.name).folder for query in self.topology.queries}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the run; secrets are replaced by `***`."""
+        return self._runner.config.shown()
 
     def progress(self) -> "list[NodeProgress]":
         """Every node, in the order of the graph. Raises once the run has failed, such as NodeFailed for a node."""
@@ -138,37 +158,24 @@ class App(topology.App):
         that are not up are started, and stopped at the end. A failure that ended the run, such as NodeFailed, is raised
         by `progress` and `settle`, and at the end of the block.
         """
-        from headrace.engine.run.runner import Runner
         from headrace.engine.run.spark_log import spark_log_path
-        from headrace.engine.run.topics import read_topics
-        from headrace.services import Services
+        from headrace.services import Addresses, Services
+        from headrace.services.launching import Needs, launch
         from headrace.threads import Threads
 
         config = RunConfig.load({"home": home, "kafka": kafka, "spark": spark, "postgres": postgres})
-        has_views = any(query.table_name for query in self.topology().queries)
-        services = Services(config.home)
         threads = Threads(spark_log_path(config.home))
-        needs_broker, needs_postgres = config.kafka is None, config.postgres is None and has_views
         with ExitStack() as stack:
-            registered = stack.enter_context(services.home.running(self.name))
-            if needs_broker or needs_postgres:
-                embedded = stack.enter_context(
-                    services.used(kafka=needs_broker, postgres=needs_postgres, threads=threads)
-                )
-                config = replace(
-                    config,
-                    kafka=config.kafka or embedded.kafka,
-                    postgres=config.postgres or embedded.postgres,
-                    create_inputs=needs_broker,
-                )
-            check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
-            runner = Runner(self, config, threads=threads)
-            stack.callback(runner.stop)
-            runner.start()
-            read = {query.name: read_topics(runner.topology, query) for query in runner.topology.queries}
-            registered.note(runner.cluster_id, read)
-            yield Running(runner, config)
-            runner.check()
+
+            def embedded(needs: Needs) -> Addresses:
+                if not needs.kafka and not needs.postgres:
+                    return Addresses(None, None)
+                used = Services(config.home).used(kafka=needs.kafka, postgres=needs.postgres, threads=threads)
+                return stack.enter_context(used)
+
+            with launch(self, config, embedded, option="kafka=", threads=threads) as runner:
+                yield Running(runner)
+                runner.check()
 
     def producer(self, *, kafka: str | None = None) -> "Producer":
         """A producer of rows for this app's topics; send inside `with app.producer() as producer:`."""

@@ -5,7 +5,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 from types import FrameType
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from headrace.config.run import Offsets, RunConfig
     from headrace.engine.run.jars import Jar
     from headrace.engine.run.runner import Runner
-    from headrace.services.home import RunningApp
     from headrace.topology import App, QueryNode, Topology
 
 __all__ = ["drive"]
@@ -56,66 +54,55 @@ def drive(
 
 
 def _run(link: Link, app: "App", topology: "Topology", config: "RunConfig", again: Again, keep_going: bool) -> int:
-    from headrace.engine.run.runner import Runner
-    from headrace.services import Home
+    from headrace.services import Addresses
+    from headrace.services.launching import Needs, launch
 
     display = Display()
-    home = Home(config.home)
-    needs_broker = config.kafka is None
-    needs_postgres = config.postgres is None and bool(_views(topology))
-    with home.running(app.name) as registered:
-        display.remark(f"starting {app.name} in {home.path}")
-        link.send(needs={"kafka": needs_broker, "postgres": needs_postgres})
-        told = _received(link)
-        threads = Threads(spark_log_path(config.home))
+    threads = Threads(spark_log_path(config.home))
+    told: dict[str, Any] = {}
+
+    def embedded(needs: Needs) -> Addresses:
+        """The supervisor starts the services, and tells where they are."""
+        display.remark(f"starting {app.name} in {config.home.absolute()}")
+        link.send(needs={"kafka": needs.kafka, "postgres": needs.postgres})
+        told.update(_received(link))
         threads.start("supervisor", lambda: _listen(link, display))
-        config = replace(
-            config,
-            kafka=config.kafka or told["kafka"],
-            postgres=config.postgres or told["postgres"],
-            create_inputs=config.create_inputs or needs_broker,
-        )
-        _check_reachable(topology, config, is_own_kafka=not needs_broker)
+        return Addresses(told["kafka"], told["postgres"])
+
+    def starts_over(config: "RunConfig") -> "Mapping[str, Offsets | None]":
         # A driver that is restarted resumes; it does not reset its nodes once more.
-        over = again.agreed(config, display) if told["first"] else {}
-        runner = Runner(app, config, keep_going=keep_going, threads=threads)
-        return _until_stopped(link, runner, registered, config, display, told["seconds"], over)
+        return again.agreed(config, display) if told["first"] else {}
 
-
-def _until_stopped(
-    link: Link,
-    runner: "Runner",
-    registered: "RunningApp",
-    config: "RunConfig",
-    display: Display,
-    seconds: float | None,
-    over: "Mapping[str, Offsets | None]",
-) -> int:
     def fetching(jar: "Jar", there: int, wanted: int) -> None:
         display.remark(f"fetching {jar}, {there + 1} of {wanted} (once)")
 
-    from headrace.engine.run.node_run import SparkEnded
-    from headrace.engine.run.topics import read_topics
+    launched = launch(
+        app,
+        config,
+        embedded,
+        keep_going=keep_going,
+        threads=threads,
+        starts_over=starts_over,
+        fetching=fetching,
+        remark=display.remark,
+    )
+    with launched as runner:
+        return _until_stopped(link, runner, display, told["seconds"])
 
-    try:
-        try:
-            runner.start(fetching, over)
-        finally:
-            for name, place in runner.kept.items():
-                display.remark(f"the old checkpoint of {name} is kept in {place}")
-        read = {query.name: read_topics(runner.topology, query) for query in runner.topology.queries}
-        registered.note(runner.cluster_id, read)
-        link.send(running=runner.java_pid or 0)
-        for line in _where_to_look(runner.topology, config):
-            display.remark(line)
-        with (
-            _errors_of_libraries_logged(config.home),
-            _stopping_after(seconds, runner.request_stop),
-            display.showing(runner.progress, runner.threads),
-        ):
-            code = runner.wait()
-    finally:
-        runner.stop()
+
+def _until_stopped(link: Link, runner: "Runner", display: Display, seconds: float | None) -> int:
+    from headrace.engine.run.node_run import SparkEnded
+
+    config = runner.config
+    link.send(running=runner.java_pid or 0)
+    for line in _where_to_look(runner.topology, config):
+        display.remark(line)
+    with (
+        _errors_of_libraries_logged(config.home),
+        _stopping_after(seconds, runner.request_stop),
+        display.showing(runner.progress, runner.threads),
+    ):
+        code = runner.wait()
     if isinstance(runner.failure, SparkEnded):
         link.send(ended=runner.failure.problem)
         _end_now(1)
@@ -188,18 +175,6 @@ def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
     if views := _views(topology):
         yield f"  tables: psql '{config.postgres_dsn}' ({', '.join(view.table_name for view in views)})"
     yield f"  Spark's log: {spark_log_path(config.home)}"
-
-
-def _check_reachable(topology: "Topology", config: "RunConfig", is_own_kafka: bool) -> None:
-    """Report a wrong address at once, before Spark starts."""
-    from headrace.config.reachability import RESTART_SECONDS, check_reachable
-
-    if is_own_kafka:
-        check_reachable(config.kafka_address, RESTART_SECONDS, security_protocol=config.security_protocol)
-    if _views(topology):
-        from headrace.tables import check_postgres
-
-        check_postgres(config.postgres_dsn)
 
 
 def _views(topology: "Topology") -> "list[QueryNode]":

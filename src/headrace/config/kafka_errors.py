@@ -31,6 +31,11 @@ MEANINGS: dict[int, _Meaning] = {
     ClientError.NON_EMPTY_GROUP: _Meaning(GroupInUse, "stop its members first"),
     ClientError.UNKNOWN_MEMBER_ID: _Meaning(GroupInUse, "stop its members first"),
     ClientError.GROUP_ID_NOT_FOUND: _Meaning(GroupNotFound, "see which exist: headrace groups list"),
+    ClientError.INVALID_MSG: _Meaning(
+        KafkaError,
+        "a batch of this partition cannot be read: use an offset instead of a time, or name other partitions with "
+        "--partition",
+    ),
     ClientError.MSG_SIZE_TOO_LARGE: _Meaning(KafkaError, "raise max.message.bytes of the topic"),
 }
 # Errors that end by themselves, or with the next try by a new producer.

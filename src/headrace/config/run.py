@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from headrace.config.secrets import without_secrets
 from headrace.config.security import java_settings, librdkafka_settings
 from headrace.errors import EngineError, InputError
 from headrace.topology import Duration
@@ -75,6 +76,13 @@ class RunConfig:
                 "no PostgreSQL address was given and no server was started", next_step="set one with --postgres DSN"
             )
         return self.postgres
+
+    def shown(self) -> dict[str, Any]:
+        """All settings as plain values; secrets are replaced by `***`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {name: str(value) if isinstance(value, Path | Duration) else value for name, value in values.items()}
+        shown: dict[str, Any] = without_secrets(plain)
+        return shown
 
     def client_settings(self) -> dict[str, Any]:
         """For confluent-kafka's clients."""

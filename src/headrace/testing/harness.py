@@ -1,6 +1,6 @@
 """A harness runs an app in a test, which decides when rows are processed and when time advances."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from types import TracebackType
@@ -16,6 +16,8 @@ from headrace.engine.run.progress import NodeProgress
 from headrace.engine.run.runner import Runner
 from headrace.engine.run.session import STATE_STORES
 from headrace.errors import InputError
+from headrace.services import Addresses
+from headrace.services.launching import launch, needs_of
 from headrace.tables import ViewReader
 from headrace.testing.environment import Environment
 from headrace.topology import (
@@ -73,6 +75,7 @@ class Harness:
         self._stack = ExitStack()
         self._environment = self._stack.enter_context(Environment()) if environment is None else environment
         self._home = self._environment.new_folder(app.name)
+        self._launched = ExitStack()
         self._runner: Runner | None = None
         self._inputs: dict[str, Topic] = {}
         self._marked = self._feeds_with_markers()
@@ -168,14 +171,14 @@ class Harness:
 
     def restart(self) -> None:
         """Stop all queries and restart them from their checkpoints, as a deployment does."""
-        self._running.stop()
+        self._running.request_stop()
+        self._launched.close()
         self._run()
 
     def close(self) -> None:
         """Stop the queries, and the environment if the harness started it."""
-        if self._runner is not None:
-            self._runner.stop()
-            self._runner = None
+        self._runner = None
+        self._launched.close()
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -193,12 +196,12 @@ class Harness:
         return self._runner
 
     def _start(self) -> None:
-        has_views = any(query.table_name for query in self.topology.queries)
-        addresses = self._environment.addresses(postgres=has_views)
+        config = RunConfig(home=self._home)
+        addresses = self._environment.addresses(postgres=needs_of(self.topology, config).postgres)
         self._config = RunConfig(
             home=self._home,
             kafka=addresses.kafka,
-            postgres=addresses.postgres if has_views else None,
+            postgres=addresses.postgres,
             topic_settings={"partitions": str(self._partitions), **FOR_EVER},
             create_inputs=True,
             markers=True,
@@ -212,19 +215,22 @@ class Harness:
         self._spark = self._environment.spark.newSession()
         self._spark.conf.set("spark.sql.shuffle.partitions", "1")
         self._spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[self.app.state])
-        runner = Runner(self.topology, self._config, self._spark)
         self._create_inputs()
-        for query in self.topology.queries:
-            # Whatever an earlier harness of this app left in ledgers and views is not ours.
-            runner.checkpoints.reset(query.name)
-        self._run()
+        # Whatever an earlier harness of this app left in ledgers and views is not ours.
+        self._run(starts_over=[query.name for query in self.topology.queries])
         self._producer = self._stack.enter_context(Producer(self.app, self._settings))
         self._marker = Client(self._settings)
         self._stack.callback(self._marker.flush, LIMIT)
 
-    def _run(self) -> None:
-        self._runner = Runner(self.topology, self._config, self._spark)
-        self._runner.start()
+    def _run(self, starts_over: Sequence[str] = ()) -> None:
+        launched = launch(
+            self.topology,
+            self._config,
+            lambda _: Addresses(None, None),
+            spark=self._spark,
+            starts_over=lambda _: dict.fromkeys(starts_over),
+        )
+        self._runner = self._launched.enter_context(launched)
 
     def _feeds_with_markers(self) -> set[Feed]:
         read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
