@@ -164,7 +164,7 @@ def test_a_bad_record_does_not_make_a_topic_unreadable(app: hr.App, make_topic: 
 
 
 def test_what_the_engine_rejected_is_read_with_its_reason(app: hr.App, make_topic: MakeTopic, group: str) -> None:
-    from headrace.engine.read import sources
+    from headrace.engine.read import reading, sources
 
     node = make_topic(partitions=1, schema=None, key=None, format="bytes")
     headers = {
@@ -191,7 +191,7 @@ def test_what_the_engine_rejected_is_read_with_its_reason(app: hr.App, make_topi
         "value": b"",
         "timestamp": datetime.datetime(2026, 1, 31, 12, 0, 0, 123000, datetime.UTC),
     }
-    assert set(rows[0]) == set(sources.REJECTS_SCHEMA.names)
+    assert set(rows[0]) == set(reading.REJECTS_SCHEMA.names)
 
 
 def test_a_topic_that_is_not_there_is_said_at_once(app: hr.App, group: str) -> None:
