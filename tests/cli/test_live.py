@@ -78,7 +78,7 @@ def test_events_without_a_row_and_late_rows_that_spark_counted_are_shown() -> No
 def test_a_log_tells_a_hint_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(live, "LOOK_EVERY", 0.01)
     now: list[Any] = [NODE]
-    with live.Display().showing(lambda: now):
+    with live.Display().showing(lambda: now, Threads()):
         now[:] = [MISSING]
         printed = wait_for(capsys, f"bursts: {HINT}")
         now[:] = [replace(MISSING, hints=(HINT.replace("6", "7"),), errors=1, last_error="oh")]

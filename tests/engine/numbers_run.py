@@ -25,11 +25,11 @@ from pyspark.sql.types import LongType
 
 import headrace as hr
 from headrace.config.run import RunConfig
+from headrace.delivery import LedgeredWriter
 from headrace.delivery.producers import RecordProducer, TransactionalProducer
 from headrace.engine.run.node_run import NodeRun
 from headrace.engine.run.runner import Runner
 from headrace.engine.write.batch import Batch
-from headrace.engine.write.topics import LedgeredWriter
 from headrace.tables import ViewWriter
 from headrace.topology import Duration
 

@@ -71,7 +71,7 @@ def test_no_jar_and_no_network(folder: Path, kafka: str) -> None:
     nobody = " ".join(f"-D{kind}.proxyHost=127.0.0.1 -D{kind}.proxyPort=1" for kind in ("http", "https"))
     said = complaint(folder, kafka, XDG_CACHE_HOME=str(folder / "cache"), JAVA_TOOL_OPTIONS=nobody)
     (jars,) = CONNECTORS.values()
-    assert f"the jar {jars[0]}, which Spark needs to read topics, could not be fetched" in said
+    assert f"the jar {jars[0]}, which Spark needs to read topics, could not be downloaded" in said
     assert f"connect to the network once, or copy {jars[0].file_name} to {folder / 'cache'}" in said
 
 

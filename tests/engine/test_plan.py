@@ -18,6 +18,7 @@ from headrace import topology as hr
 from headrace.config.run import RunConfig
 from headrace.engine.calls.windows import windowed
 from headrace.engine.plan.planner import PlannedQuery, plan
+from headrace.engine.read.reading import SourceOffsets
 from headrace.errors import PlanError, Unreachable
 
 if TYPE_CHECKING:
@@ -445,6 +446,10 @@ def offsets(checkpoint: Path, batch: int, source: int = 0) -> dict[str, Any]:
     return dict(json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2 + source]))
 
 
+def covered(start: dict[str, Any] | None, end: dict[str, Any], log: Path = Path()) -> SourceOffsets:
+    return SourceOffsets(start, end, log)
+
+
 def good(number: int) -> bytes:
     return json.dumps(
         {"id": str(number), "card": "c", "amount": number, "at": f"2026-01-01T00:00:{number:02}Z"}
@@ -484,8 +489,8 @@ def test_rejects_are_counted_in_the_batch_and_read_by_its_offsets(
     kept = run(queries["copied"], tmp_path / "checkpoint")
     assert kept.counts == [{rejects.metric: 2}]
     start, end = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
-    assert [row.value for row in rejects.read(spark, None, start).collect()] == [b"first"]
-    found = rejects.read(spark, start, end)
+    assert [row.value for row in rejects.read(spark, covered(None, start)).collect()] == [b"first"]
+    found = rejects.read(spark, covered(start, end))
     told = [
         (row.value, row.key, {header.key: bytes(header.value) for header in row.headers}) for row in found.collect()
     ]
@@ -537,7 +542,7 @@ def test_where_a_feed_is_read_in_several_places_every_batch_is_looked_at(
         (f"{app.prefix}split.even", "2"),
         (f"{app.prefix}split.odd", "1"),
     ]
-    assert rejects.read(spark, None, offsets(tmp_path / "checkpoint", 0)).count() == 1
+    assert rejects.read(spark, covered(None, offsets(tmp_path / "checkpoint", 0))).count() == 1
     assert queries["evens"].output_schema.ddl == "id STRING"
 
 
@@ -561,8 +566,8 @@ def test_files_and_their_rejects(spark: SparkSession, config: RunConfig, tmp_pat
     assert len(kept.rows) == 1
     log = tmp_path / "checkpoint" / "sources" / "0"
     first, second = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
-    assert [row.value for row in rejects.read(spark, None, first, log).collect()] == [b"bad"]
-    (found,) = rejects.read(spark, first, second, log).collect()
+    assert [row.value for row in rejects.read(spark, covered(None, first, log)).collect()] == [b"bad"]
+    (found,) = rejects.read(spark, covered(first, second, log)).collect()
     told = {header.key: bytes(header.value).decode() for header in found.headers}
     assert (found.topic, found.value) == (f"{app.prefix}lines.rejected", b"worse")
     assert told["headrace-topic"].endswith("b.json")

@@ -65,7 +65,7 @@ def test_addresses_of_this_machine_alone_are_for_local_sessions_alone() -> None:
 
 
 def test_a_second_session_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="this process has a Spark session already; stop it first"):
+    with pytest.raises(EngineError, match="this process already has a Spark session; stop it first"):
         start_session("second", home=tmp_path)
 
 
