@@ -193,7 +193,7 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad("its key 'all' is ARRAY<STRING>, which cannot be a key", key="all")(
         lambda rows: rows.select(F.array("card").alias("all"))
     )
-    bad("its event time 'when' is no column", event_time="when")(lambda rows: rows)
+    bad("its event time 'when' is not a column", event_time="when")(lambda rows: rows)
     bad("its event time 'card' is STRING; make it TIMESTAMP", event_time="card")(lambda rows: rows)
     bad("lateness= needs an event time", lateness="1 minute")(lambda rows: rows.drop("at"))
     bad("the column 'x' has no type")(lambda rows: rows.withColumn("x", F.lit(None)))

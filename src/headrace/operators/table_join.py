@@ -62,8 +62,8 @@ class TableJoin:
         """The key of the result.
 
         Which right row stands beside a left one follows from the left key as far as `on` is the right key, and such
-        columns are left out; where a right row can be without a match they are what it is known by. Where each right row is
-        there, beside the one left row that it may have, the right key is enough, and what it is on may be null.
+        columns are left out; where a right row can be without a match they identify it. Where each right row is there,
+        beside the one left row that it may have, the right key is enough, and what it is on may be null.
         """
         names = {there: here for here, there in self.on}
         if self.how == "right" and {*self.left_key} <= {*names.values()}:
