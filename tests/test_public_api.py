@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import headrace
-from headrace import errors
+from headrace import errors, suggestions
 
 DRAWN_ERROR = r"^((?:[│ ]   )*(?:[├└]── )?)([A-Z]\w+)(?:$| {2,})"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -54,10 +54,10 @@ def test_a_near_miss_is_told_the_name_that_was_meant(name: str, meant: str) -> N
 
 
 def test_every_name_that_is_suggested_exists() -> None:
-    for meant in headrace._NEAR.values():
+    for meant in suggestions.NEAR.values():
         assert meant in headrace.__all__
-    assert not headrace._NEAR.keys() & set(headrace.__all__)
-    for name in headrace._OF_APP:
+    assert not suggestions.NEAR.keys() & set(headrace.__all__)
+    for name in suggestions.OF_APP:
         assert hasattr(headrace.App, name)
 
 
