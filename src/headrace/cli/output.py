@@ -3,11 +3,14 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from headrace import InputError
+
+if TYPE_CHECKING:
+    from headrace.config import Outcome
 
 Cell = str | int | None
 
@@ -46,6 +49,18 @@ def _print_pretty(columns: Sequence[str], texts: Sequence[Sequence[str]], numeri
     for row in texts:
         table.add_row(*(Text(text) for text in row))
     Console().print(table)
+
+
+def print_outcomes(done: str, outcomes: "Sequence[Outcome]", *, unless: str | None = None) -> None:
+    """A line for each that was done. The first error is raised after them; one with the code `unless` is none."""
+    for outcome in outcomes:
+        if outcome.error is None:
+            print(f"{done} {outcome.name}")
+        elif outcome.error.code == unless:
+            print(f"{outcome.name} exists")
+    for outcome in outcomes:
+        if outcome.error is not None and outcome.error.code != unless:
+            raise outcome.error
 
 
 def note(message: str) -> None:

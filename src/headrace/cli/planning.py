@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from headrace.cli.options import DEFAULT_KAFKA
 from headrace.cli.output import note
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
 
     Each step is noted on stderr: it takes up to 20 s, more where jars are fetched.
     """
+    from headrace.config import USUAL_ADDRESS
     from headrace.engine.plan.planner import plan
     from headrace.engine.run.session import LOCAL, start_session
 
@@ -43,7 +43,7 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
         stack.callback(session.stop)
         topology = app.topology()
         note(f"analysing {', '.join(query.name for query in topology.queries)}")
-        yield plan(topology, session, replace(config, kafka=config.kafka or DEFAULT_KAFKA, home=home))
+        yield plan(topology, session, replace(config, kafka=config.kafka or USUAL_ADDRESS, home=home))
 
 
 def _note_fetch(jar: "Jar", there: int, wanted: int) -> None:

@@ -1,12 +1,34 @@
 """The addresses of Kafka and PostgreSQL for commands that start nothing: as given, else the embedded ones if up."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from headrace.config.reachability import USUAL_ADDRESS
 from headrace.config.run import RunConfig
 from headrace.errors import ServiceError, Unreachable
 from headrace.services.embedded import Services
 
-__all__ = ["with_kafka", "with_postgres"]
+if TYPE_CHECKING:
+    from headrace.config.cluster import Cluster
+
+__all__ = ["find_cluster", "with_kafka", "with_postgres"]
+
+CORRECT_SETTINGS = "correct --kafka-set, HEADRACE_KAFKA_... or [kafka-settings] of headrace.toml"
+
+
+def find_cluster(config: RunConfig, *, on_lost: Callable[[str], None] | None = None) -> "Cluster":
+    """The cluster that `headrace run` would use here, or the one at the usual address if none is configured.
+
+    Unreachable is raised if it does not answer. `on_lost` is called once if it stops answering later.
+    """
+    from headrace.config.cluster import Cluster
+
+    is_guess = config.kafka is None and not config.home.exists()
+    found = replace(config, kafka=USUAL_ADDRESS) if is_guess else with_kafka(config, "--kafka")
+    cluster = Cluster(found, is_guess=is_guess, next_step=CORRECT_SETTINGS, on_lost=on_lost)
+    cluster.check_reachable()
+    return cluster
 
 
 def with_kafka(config: RunConfig, option: str) -> RunConfig:
