@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from headrace.cli.again import Again
 from headrace.cli.link import Link
 from headrace.cli.live import Display
-from headrace.engine.run.spark_log import spark_log_path
+from headrace.engine import spark_log_path
 from headrace.threads import Threads
 
 if TYPE_CHECKING:
-    from headrace.config.run import Offsets, RunConfig
-    from headrace.engine.run.jars import Jar
-    from headrace.engine.run.runner import Runner
-    from headrace.services.home import RunningApp
+    from headrace.config import Offsets, RunConfig
+    from headrace.engine import Jar, Runner
+    from headrace.services import RunningApp
     from headrace.topology import App, QueryNode, Topology
 
 __all__ = ["drive"]
@@ -56,7 +55,7 @@ def drive(
 
 
 def _run(link: Link, app: "App", topology: "Topology", config: "RunConfig", again: Again, keep_going: bool) -> int:
-    from headrace.engine.run.runner import Runner
+    from headrace.engine import Runner
     from headrace.services import Home
 
     display = Display()
@@ -94,8 +93,7 @@ def _until_stopped(
     def fetching(jar: "Jar", there: int, wanted: int) -> None:
         display.remark(f"fetching {jar}, {there + 1} of {wanted} (once)")
 
-    from headrace.engine.run.node_run import SparkEnded
-    from headrace.engine.run.topics import read_topics
+    from headrace.engine import SparkEnded, read_topics
 
     try:
         try:
@@ -179,7 +177,7 @@ def _stopping_after(seconds: float | None, stop: Callable[[], None]) -> Iterator
 
 
 def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
-    from headrace.engine.run.topics import written_topics
+    from headrace.engine import written_topics
 
     yield f"{topology.app_name} runs: {', '.join(query.name for query in topology.queries)}; Ctrl-C stops it"
     topics = list(dict.fromkeys(topic for query in topology.queries for topic in written_topics(topology, query)))
@@ -192,7 +190,7 @@ def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
 
 def _check_reachable(topology: "Topology", config: "RunConfig", is_own_kafka: bool) -> None:
     """Report a wrong address at once, before Spark starts."""
-    from headrace.config.reachability import RESTART_SECONDS, check_reachable
+    from headrace.config import RESTART_SECONDS, check_reachable
 
     if is_own_kafka:
         check_reachable(config.kafka_address, RESTART_SECONDS, security_protocol=config.security_protocol)

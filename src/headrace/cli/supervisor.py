@@ -24,7 +24,7 @@ from headrace.cli.live import Display
 from headrace.threads import Threads
 
 if TYPE_CHECKING:
-    from headrace.config.run import RunConfig
+    from headrace.config import RunConfig
 
 __all__ = ["Supervisor"]
 
@@ -144,7 +144,7 @@ class Supervisor:
         return not self._is_stopping
 
     def _given_up(self, reason: str) -> EngineError:
-        from headrace.engine.run.spark_log import spark_log_path
+        from headrace.engine import spark_log_path
 
         return EngineError(
             reason,
