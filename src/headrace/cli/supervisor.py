@@ -72,7 +72,7 @@ class Supervisor:
                 driver = self._driver = _spawn(theirs.fileno())
             link = self._link = Link(ours)
             try:
-                import headrace.services  # noqa: F401, which takes a while, as the start of the driver does
+                from headrace.services import Services  # noqa: F401, which takes a while, as the start of the driver does
 
                 if self._is_stopping:
                     driver.terminate()

