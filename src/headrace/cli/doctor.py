@@ -31,13 +31,13 @@ def run(
     kafka_set: KafkaSettings = None,
 ) -> int:
     """Check the machine, the installation and the Kafka address."""
+    arguments = kafka_arguments(kafka, kafka_set)
     from headrace.services import check_all, check_java
 
     if install_java:
         from headrace.config import install_java as install
 
         install(lambda text: print(text, file=sys.stderr))
-    arguments = kafka_arguments(kafka, kafka_set)
     checks = []
     for check in [check_java()] if install_java else check_all(data, arguments):
         checks.append(check)

@@ -12,6 +12,8 @@ from headrace import InputError
 if TYPE_CHECKING:
     from headrace.config import Outcome
 
+EXISTS = "TOPIC_ALREADY_EXISTS"
+
 Cell = str | int | None
 
 
@@ -51,16 +53,18 @@ def _print_pretty(columns: Sequence[str], texts: Sequence[Sequence[str]], numeri
     Console().print(table)
 
 
-def print_outcomes(done: str, outcomes: "Sequence[Outcome]", *, unless: str | None = None) -> None:
-    """A line for each that was done. The first error is raised after them; one with the code `unless` is none."""
+def print_outcomes(done: str, outcomes: "Sequence[Outcome]", *, may_exist: bool = False) -> None:
+    """A line for each that was done, or that exists already if it may. The first error is raised after them."""
+    errors = []
     for outcome in outcomes:
         if outcome.error is None:
             print(f"{done} {outcome.name}")
-        elif outcome.error.code == unless:
+        elif may_exist and outcome.error.code == EXISTS:
             print(f"{outcome.name} exists")
-    for outcome in outcomes:
-        if outcome.error is not None and outcome.error.code != unless:
-            raise outcome.error
+        else:
+            errors.append(outcome.error)
+    if errors:
+        raise errors[0]
 
 
 def note(message: str) -> None:

@@ -61,7 +61,7 @@ def create(
     from headrace.config import create_topics
 
     outcomes = create_topics(cluster, names, partitions=partitions, replicas=replicas, settings=config)
-    print_outcomes("created", outcomes, unless="TOPIC_ALREADY_EXISTS" if if_missing else None)
+    print_outcomes("created", outcomes, may_exist=if_missing)
 
 
 @app.command("describe")

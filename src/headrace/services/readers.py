@@ -1,6 +1,6 @@
 """Who reads a topic now: running apps, which Kafka does not know as groups, and members of consumer groups."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ class TopicReaders:
     """The readers of a topic: the apps with their nodes that read it, and the groups."""
 
     topic: str
-    apps: dict[str, tuple[str, ...]]
+    apps: Mapping[str, tuple[str, ...]]
     groups: tuple[str, ...]
 
 
