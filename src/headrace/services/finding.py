@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from headrace.config.reachability import USUAL_ADDRESS
 from headrace.config.run import RunConfig
 from headrace.errors import ServiceError, Unreachable
-from headrace.services.embedded import Services
 
 if TYPE_CHECKING:
     from headrace.config.cluster import Cluster
+    from headrace.services.embedded import Addresses
 
 __all__ = ["find_cluster", "with_kafka", "with_postgres"]
 
@@ -35,7 +35,7 @@ def with_kafka(config: RunConfig, option: str) -> RunConfig:
     """The settings with an address of Kafka. `option` is how to give one, for the error."""
     if config.kafka is not None:
         return config
-    embedded = Services(config.home).addresses().kafka
+    embedded = _embedded(config).kafka
     if embedded is None:
         raise Unreachable(
             f"no Kafka address is given, and the embedded broker of {config.home} is not up",
@@ -48,10 +48,16 @@ def with_postgres(config: RunConfig, option: str) -> RunConfig:
     """The settings with an address of PostgreSQL."""
     if config.postgres is not None:
         return config
-    embedded = Services(config.home).addresses().postgres
+    embedded = _embedded(config).postgres
     if embedded is None:
         raise ServiceError(
             f"no PostgreSQL address is given, and the embedded one of {config.home} is not up",
             next_step=f"start it with headrace up, or give one with {option}, HEADRACE_POSTGRES or headrace.toml",
         )
     return replace(config, postgres=embedded)
+
+
+def _embedded(config: RunConfig) -> "Addresses":
+    from headrace.services.embedded import Services  # it takes a while, and most addresses are given
+
+    return Services(config.home).addresses()
