@@ -33,23 +33,22 @@ def public_names(package: str) -> PublicNames:
     def get(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=module)
-        home, original = places[name]
-        value = getattr(import_module(home), original)
+        value = getattr(import_module(places[name]), name)
         setattr(module, name, value)
         return value
 
     return PublicNames(names, get, lambda: sorted({*vars(module), *names}))
 
 
-def _places(package: str) -> dict[str, tuple[str, str]]:
-    """By name: the module it is in, and its name there."""
+def _places(package: str) -> dict[str, str]:
+    """The names, and the module that each is in."""
     spec = sys.modules[package].__spec__
     assert spec is not None
     assert spec.origin is not None
     # The loader reads from a zip file too, which is how packages may come to a cluster.
     source = cast(Any, spec.loader).get_data(str(PurePath(spec.origin).with_suffix(".pyi")))
     return {
-        alias.asname or alias.name: (node.module, alias.name)
+        alias.name: node.module
         for node in ast.parse(source).body
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names

@@ -45,7 +45,10 @@ def describe(
     from headrace.config import describe_group
 
     group = describe_group(cluster, name)
-    members = [asdict(member) | {"partitions": [f"{p}[{i}]" for p, i in member.partitions]} for member in group.members]
+    members = [
+        asdict(member) | {"partitions": [f"{topic}[{index}]" for topic, index in member.partitions]}
+        for member in group.members
+    ]
     partitions = [
         {
             "topic": partition.topic,
