@@ -130,26 +130,3 @@ def test_spark_gets_them_under_its_own_prefix() -> None:
     config = RunConfig(kafka="a:1", kafka_settings={"security.protocol": "SSL"})
     assert config.connector_options() == {"kafka.bootstrap.servers": "a:1", "kafka.security.protocol": "SSL"}
     assert config.client_settings()["bootstrap.servers"] == "a:1"
-
-
-@pytest.mark.parametrize(
-    ("dsn", "shown"),
-    [
-        ("postgresql://me:pass:w@rd@host:5432/db", "postgresql://me:***@host:5432/db"),
-        (
-            "postgresql://me@host/db?password=word&sslmode=require",
-            "postgresql://me@host/db?password=***&sslmode=require",
-        ),
-        ("postgresql:///db?host=/a/b:c@d", "postgresql:///db?host=/a/b:c@d"),
-        ("host=h password='a \\' b' user=me", "host=h password=*** user=me"),
-        ("host=h user=me", "host=h user=me"),
-    ],
-)
-def test_settings_are_shown_without_secrets(dsn: str, shown: str) -> None:
-    kafka = {"security.protocol": "SASL_SSL", "sasl.password": "1", "ssl.key.pem": "2", "java.sasl.jaas.config": "3"}
-    config = RunConfig(kafka="host:9092", postgres=dsn, kafka_settings=kafka)
-    found = config.shown()
-    assert found["postgres"] == shown
-    assert found["kafka"] == "host:9092"
-    assert (found["home"], found["patience"], found["attempts"]) == (".headrace", "10 minutes", 5)
-    assert found["kafka_settings"] == dict.fromkeys(kafka, "***") | {"security.protocol": "SASL_SSL"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from headrace.config.security import java_settings, librdkafka_settings, without_password, without_secrets
+from headrace.config.security import java_settings, librdkafka_settings
 from headrace.errors import EngineError, InputError
 from headrace.topology import Duration
 from headrace.topology.nearest import did_you_mean
@@ -98,10 +98,6 @@ class RunConfig:
         settings = {"bootstrap.servers": self.kafka_address, **java_settings(self.kafka_settings)}
         return {f"kafka.{name}": value for name, value in settings.items()}
 
-    def shown(self) -> dict[str, Any]:
-        """The settings as plain values for people to see, under their names in headrace.toml. Secrets are replaced."""
-        return {name: _shown(name, getattr(self, name)) for name in SAID}
-
     @classmethod
     def load(
         cls,
@@ -153,14 +149,6 @@ def _read(name: str, value: Any) -> Any:
         raise InputError(f"{name}: {error.problem}", next_step=error.next_step) from error
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: {value!r} is not a valid value") from error
-
-
-def _shown(name: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return without_secrets(value)
-    if name == "postgres" and value is not None:
-        return without_password(value)
-    return str(value) if isinstance(value, Path | Duration) else value
 
 
 def _from_file(named: Path | None) -> dict[str, Any]:

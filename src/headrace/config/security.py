@@ -3,13 +3,12 @@
 Most names are common to both. Where they differ, librdkafka's is what people give, and Java's is made of it.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.errors import InputError
 
-__all__ = ["java_settings", "librdkafka_settings", "without_password", "without_secrets"]
+__all__ = ["java_settings", "librdkafka_settings"]
 
 JAVA_ONLY = "java."
 SAME = (
@@ -30,25 +29,6 @@ LOGIN_MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-REPLACED = "***"
-# Spark's own pattern, and the settings of Kafka's clients that hold a secret under another name.
-SECRET = re.compile(
-    r"secret|password|token|access[.]?key|jaas|oauthbearer\.config|key\.pem|keystore\.key$", re.IGNORECASE
-)
-# In an address of PostgreSQL, which is a URL or words such as password='...'.
-PASSWORD_IN_URL = re.compile(r"(://[^:/@?]*):[^/?#]*@")
-PASSWORD_AS_WORD = re.compile(r"(\w*password\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&]+)", re.IGNORECASE)
-
-
-def without_secrets(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings for people to see."""
-    return {name: REPLACED if SECRET.search(name) else value for name, value in given.items()}
-
-
-def without_password(dsn: str) -> str:
-    """The address of a PostgreSQL server for people to see."""
-    hidden = PASSWORD_IN_URL.sub(rf"\1:{REPLACED}@", dsn)
-    return PASSWORD_AS_WORD.sub(rf"\1{REPLACED}", hidden)
 
 
 def librdkafka_settings(given: Mapping[str, str]) -> dict[str, str]:
