@@ -212,11 +212,11 @@ def lay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[S
 def test_the_app_holds_and_spark_can_run_its_functions(
     step: Step, lay: Callable[[Step], Path], headrace_environment: Environment, broker_address: str
 ) -> None:
-    from headrace.engine.plan.planner import plan
+    from headrace.engine.plan.planner import plan_topology
 
     topology = load_app(lay(step)).topology()
     config = RunConfig(kafka=broker_address, home=Path("home"))
-    assert len(plan(topology, headrace_environment.spark, config)) == len(topology.queries)
+    assert len(plan_topology(topology, headrace_environment.spark, config)) == len(topology.queries)
 
 
 @pytest.mark.timeout(300)

@@ -2,7 +2,9 @@
 
 import inspect
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import headrace
-from headrace import errors
+from headrace import errors, suggestions
 
 DRAWN_ERROR = r"^((?:[│ ]   )*(?:[├└]── )?)([A-Z]\w+)(?:$| {2,})"
 DOCS = Path(__file__).parent.parent / "docs"
@@ -54,10 +56,10 @@ def test_a_near_miss_is_told_the_name_that_was_meant(name: str, meant: str) -> N
 
 
 def test_every_name_that_is_suggested_exists() -> None:
-    for meant in headrace._NEAR.values():
+    for meant in suggestions.NEAR.values():
         assert meant in headrace.__all__
-    assert not headrace._NEAR.keys() & set(headrace.__all__)
-    for name in headrace._OF_APP:
+    assert not suggestions.NEAR.keys() & set(headrace.__all__)
+    for name in suggestions.OF_APP:
         assert hasattr(headrace.App, name)
 
 
@@ -107,3 +109,21 @@ def test_importing_headrace_loads_no_client_and_the_command_none_before_it_runs(
     heavy = {"confluent_kafka", "pyspark", "kio", "asyncio", "rich", "rich.console", "pyarrow", "sqlite3"}
     assert not library & (heavy | {"typer"})
     assert not command & heavy
+
+
+def test_a_zip_file_is_imported_as_the_tasks_of_a_cluster_do(tmp_path: Path) -> None:
+    place = Path(headrace.__file__).parent
+    copy = tmp_path / "content" / place.name
+    shutil.copytree(place, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    archive = shutil.make_archive(str(tmp_path / "headrace"), "zip", copy.parent)
+    script = "import headrace, headrace.config; print(headrace.__file__, headrace.count, headrace.config.RunConfig)"
+    answer = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": archive},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert answer.stdout.startswith(archive)

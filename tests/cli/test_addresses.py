@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from headrace import Unreachable
-from headrace.cli.kafka import Cluster
-from headrace.cli.options import DEFAULT_KAFKA, connect
+from headrace.cli.options import connect
+from headrace.config import Cluster, RunConfig
+from headrace.services import finding
 from tests.conftest import Headrace
 
 
@@ -79,9 +80,11 @@ def test_a_home_whose_broker_is_down_is_told_and_no_other_is_asked(headrace: Una
 def test_where_nothing_is_said_the_usual_address_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADRACE_KAFKA", raising=False)
-    assert connect(None, None) == Cluster(DEFAULT_KAFKA, {}, is_guess=True)
-    with pytest.raises(Unreachable, match=r"no Kafka address was given.*start a broker with: headrace up"):
-        Cluster("127.0.0.1:1", {}, is_guess=True).check_reachable()
+    monkeypatch.setattr(finding, "USUAL_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(Unreachable, match=r"no Kafka address was given.*127.0.0.1:1 .*start a broker with: headrace"):
+        connect(None, None)
+    with pytest.raises(Unreachable, match=r"^no Kafka answers at 127.0.0.1:1"):
+        Cluster(RunConfig(kafka="127.0.0.1:1")).check_reachable()
 
 
 def test_client_settings_come_from_the_same_places(headrace: Unaddressed, broker_address: str) -> None:

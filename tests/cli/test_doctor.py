@@ -1,6 +1,7 @@
 """`headrace doctor`: true about what is there, helpful about what is not."""
 
 import json
+import os
 import subprocess
 
 from tests.conftest import COMMAND, Headrace
@@ -40,3 +41,13 @@ def test_a_machine_without_java_and_a_folder_that_cannot_be_used(headrace: Headr
     assert problems.keys() == {"java", "disk"}
     assert "install Java 17" in problems["java"]
     assert "--data" in problems["disk"]
+
+
+def test_a_library_that_is_missing_is_reported_among_the_other_checks(headrace: Headrace) -> None:
+    (headrace.folder / "confluent_kafka.py").write_text("raise ImportError('no such library')")
+    path = os.pathsep.join([str(headrace.folder), os.environ["PYTHONPATH"]])
+    environment = {**headrace.environment(), "PYTHONPATH": path}
+    done = subprocess.run([COMMAND, "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=60)
+    problems = {check["name"]: check["next_step"] for check in json.loads(done.stdout)["checks"] if not check["ok"]}
+    again = "reinstall with: pip install headrace"
+    assert (done.returncode, problems) == (1, {"confluent-kafka": again, "kafka": again})

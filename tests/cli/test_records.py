@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.positions import Position
 from headrace.cli.records import from_json, parse_json_line, parse_plain_line, to_json
+from headrace.config import TopicPosition
 
 CONTENT = st.none() | st.binary() | st.text().map(str.encode)
 
@@ -59,11 +59,11 @@ def test_a_line_is_cut_at_the_first_separator(key: bytes, value: bytes, separato
 def test_a_time_is_that_millisecond(moment: datetime) -> None:
     moment = moment.replace(microsecond=moment.microsecond // 1000 * 1000)
     milliseconds = (moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000
-    assert Position.parse(moment.isoformat(), "--from") == Position("time", round(milliseconds))
-    assert Position.parse(f"@{round(milliseconds)}", "--from") == Position("time", round(milliseconds))
+    assert TopicPosition.parse(moment.isoformat()) == TopicPosition("time", round(milliseconds))
+    assert TopicPosition.parse(f"@{round(milliseconds)}") == TopicPosition("time", round(milliseconds))
 
 
 @pytest.mark.parametrize("text", ["", "-", "@", "1.5", "²", "--3", "2026-13-01", "tomorrow"])
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(Exception, match="is not a position"):
-        Position.parse(text, "--from")
+        TopicPosition.parse(text)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 import headrace as hr
-from headrace.engine.plan.planner import plan
+from headrace.engine.plan.planner import plan_topology
 from tests.engine.numbers_run import MARKER, RUN, event
 from tests.engine.numbers_run import at as moment
 from tests.engine.test_kills import World
@@ -204,7 +204,7 @@ def test_what_cannot_be_diverted_is_refused_with_the_reason(spark: SparkSession,
         return orders.union(orders)
 
     with pytest.raises(hr.PlanError) as refused:
-        plan(app.topology(), spark, config)
+        plan_topology(app.topology(), spark, config)
     told = {problem.message.partition("'")[2].partition("'")[0]: problem for problem in refused.value.problems}
     beside = "calls a Python function beside state ("
     assert f'on_error="divert": it {beside}Deduplicate' in told["once"].message

@@ -240,7 +240,7 @@ def test_events_come_out_once(headrace_harness: MakeHarness) -> None:
 
 def refusal(spark: SparkSession, config: RunConfig, function: Callable[..., Any]) -> str:
     """The one problem of a node, told before any query starts."""
-    from headrace.engine.plan.planner import plan
+    from headrace.engine.plan.planner import plan_topology
 
     app, _, _ = search_app("wrong")
     app.topic("timeless", SEARCHES, key="id")
@@ -248,7 +248,7 @@ def refusal(spark: SparkSession, config: RunConfig, function: Callable[..., Any]
     app.table("pages", "link INT, query STRING", key="link")
     app.stream(function)
     with pytest.raises(hr.PlanError) as caught:
-        plan(app.topology(), spark, config)
+        plan_topology(app.topology(), spark, config)
     (problem,) = caught.value.problems
     assert problem.file.endswith(function.__code__.co_filename.rpartition("/")[2])
     assert problem.line > function.__code__.co_firstlineno, "it is told at the line of the call"

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace import topology as hr
 from headrace.config.run import RunConfig
 from headrace.engine.calls.windows import windowed
-from headrace.engine.plan.planner import PlannedQuery, plan
+from headrace.engine.plan.planner import PlannedQuery, plan_topology
 from headrace.engine.read.reading import SourceOffsets
 from headrace.errors import PlanError, Unreachable
 
@@ -40,12 +40,12 @@ def payments_of(app: hr.App) -> hr.Topic:
 
 
 def planned(app: hr.App, spark: SparkSession, config: RunConfig) -> Mapping[str, PlannedQuery]:
-    return {query.node.name: query for query in plan(app.topology(), spark, config)}
+    return {query.node.name: query for query in plan_topology(app.topology(), spark, config)}
 
 
 def problems(app: hr.App, spark: SparkSession, config: RunConfig) -> list[str]:
     with pytest.raises(PlanError) as told:
-        plan(app.topology(), spark, config)
+        plan_topology(app.topology(), spark, config)
     return [f"{Path(problem.file).name}: {problem.message}; {problem.next_step}" for problem in told.value.problems]
 
 
@@ -289,7 +289,7 @@ def test_a_problem_points_at_the_line_it_came_from(spark: SparkSession, config: 
         return broken
 
     with pytest.raises(PlanError) as told:
-        plan(app.topology(), spark, config)
+        plan_topology(app.topology(), spark, config)
     (problem,) = told.value.problems
     assert Path(problem.file).read_text().splitlines()[problem.line - 1].strip() == 'return payments.select("nothing")'
     assert problem.message.startswith("stream 'user': A column")
@@ -401,7 +401,9 @@ def test_ingestion_time_is_the_brokers_or_is_refused(spark: SparkSession, config
     (problem,) = problems(app, spark, config)
     assert "its timestamps are the producer's (message.timestamp.type=CreateTime)" in problem
     with pytest.raises(Unreachable):
-        plan(app.topology(), spark, RunConfig(kafka="127.0.0.1:1", kafka_settings={"socket.timeout.ms": "1000"}))
+        plan_topology(
+            app.topology(), spark, RunConfig(kafka="127.0.0.1:1", kafka_settings={"socket.timeout.ms": "1000"})
+        )
 
     other = new_app()
     other.topic("appended", DDL, event_time=hr.ingestion_time())

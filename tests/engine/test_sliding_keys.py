@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import headrace as hr
-from headrace.engine.plan.planner import plan
+from headrace.engine.plan.planner import plan_topology
 from headrace.errors import PlanError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_a_key_that_several_events_share_is_refused(spark: SparkSession, config:
     )
 
     with pytest.raises(PlanError) as told:
-        plan(app.topology(), spark, config)
+        plan_topology(app.topology(), spark, config)
     found = {
         problem.message.split("'")[1]: f"{problem.message}; {problem.next_step}" for problem in told.value.problems
     }
@@ -109,7 +109,7 @@ def test_keys_that_identify_an_event_are_accepted(spark: SparkSession, config: R
     def renamed(readings: DataFrame) -> Any:
         return hot(readings, by=[]).with_columns(moment="at").select("moment", "celsius")
 
-    assert len(plan(app.topology(), spark, config)) == 5
+    assert len(plan_topology(app.topology(), spark, config)) == 5
 
 
 def reading(second: int, celsius: float) -> dict[str, Any]:

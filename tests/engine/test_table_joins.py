@@ -85,7 +85,7 @@ def test_two_tables_stay_joined_as_either_changes(headrace_harness: Callable[...
 
 
 def test_tables_that_cannot_be_joined_are_told_before_any_query_starts(spark: SparkSession, config: RunConfig) -> None:
-    from headrace.engine.plan.planner import plan
+    from headrace.engine.plan.planner import plan_topology
 
     def told(function: Callable[..., Any]) -> str:
         app = hr.App("wrong")
@@ -94,7 +94,7 @@ def test_tables_that_cannot_be_joined_are_told_before_any_query_starts(spark: Sp
         app.table("numbered", "customer INT, total INT", key="customer")
         app.view(key="id")(function)
         with pytest.raises(hr.PlanError) as caught:
-            plan(app.topology(), spark, config)
+            plan_topology(app.topology(), spark, config)
         (problem,) = caught.value.problems
         return f"{problem.message}; {problem.next_step}"
 

@@ -153,7 +153,7 @@ def test_the_time_of_a_row_is_its_event_time_or_its_record_s(headrace_harness: C
 
 def problems_of(spark: SparkSession, config: RunConfig, function: Callable[..., Any], **options: Any) -> str:
     """The one problem of a node that reads a table of cards and a stream of moves."""
-    from headrace.engine.plan.planner import plan
+    from headrace.engine.plan.planner import plan_topology
 
     app = hr.App("wrong")
     app.table("cards", CARDS, key="card")
@@ -161,7 +161,7 @@ def problems_of(spark: SparkSession, config: RunConfig, function: Callable[..., 
     kind = options.pop("kind", "stream")
     getattr(app, kind)(**options)(function)
     with pytest.raises(hr.PlanError) as caught:
-        plan(app.topology(), spark, config)
+        plan_topology(app.topology(), spark, config)
     (problem,) = caught.value.problems
     assert problem.file.endswith("test_tables.py")
     return f"{problem.message}; {problem.next_step}"

@@ -8,7 +8,7 @@ from headrace.cli.live import Display
 from headrace.cli.output import ask
 
 if TYPE_CHECKING:
-    from headrace.config.run import Offsets, RunConfig
+    from headrace.config import Offsets, RunConfig
     from headrace.topology import QueryNode, Topology
 
 __all__ = ["Again"]
@@ -18,7 +18,7 @@ class Again:
     """The nodes that a run resets or replays. Invalid names and times are rejected when it is created."""
 
     def __init__(self, topology: "Topology", resets: Sequence[str], replays: Sequence[str], agreed: bool) -> None:
-        from headrace.engine.run.replay import ReplayRequest, query_named
+        from headrace.engine import ReplayRequest, query_named
 
         self._topology = topology
         self._resets = [query_named(topology, name) for name in dict.fromkeys(resets)]
@@ -32,9 +32,8 @@ class Again:
         """The nodes that start over and their offsets, once that is confirmed."""
         if not self._resets and not self._replays:
             return {}
-        from headrace.config.cluster import Cluster
-        from headrace.engine.run.checkpoints import Checkpoints
-        from headrace.engine.run.replay import plan_replays
+        from headrace.config import Cluster
+        from headrace.engine import Checkpoints, plan_replays
 
         checkpoints = Checkpoints(config.home, self._topology.app_name)
         replays = plan_replays(self._replays, self._topology, Cluster(config), checkpoints) if self._replays else []
@@ -51,7 +50,7 @@ class Again:
         }
 
     def _effects_of_reset(self, query: "QueryNode") -> Iterator[str]:
-        from headrace.engine.run.topics import written_topics
+        from headrace.engine import written_topics
 
         name = query.name
         yield f"{name} reads all its sources again from the beginning"

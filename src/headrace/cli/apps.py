@@ -8,7 +8,7 @@ import typer
 from headrace.cli.options import pairs
 
 if TYPE_CHECKING:
-    from headrace.config.run import RunConfig
+    from headrace.config import RunConfig
 
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="The Python file that declares the app.", show_default=False)
@@ -57,6 +57,6 @@ def load_config(
         "kafka_settings": pairs(kafka_set, "--kafka-set") or None,
         "spark_settings": pairs(spark_set, "--spark-set") or None,
     }
-    from headrace.config.run import RunConfig
+    from headrace.config import RunConfig
 
     return RunConfig.load(given | settings, file=file)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.options import DEFAULT_KAFKA, pairs
+from headrace.cli.options import pairs
+from headrace.config import USUAL_ADDRESS
 
 
 class Durability(StrEnum):
@@ -26,7 +27,7 @@ def run(
             help="The address to listen on; port 0 picks a free port. A wildcard address such as 0.0.0.0 needs "
             "--set advertised.listeners=PLAINTEXT://HOST:PORT, the address that clients connect to.",
         ),
-    ] = DEFAULT_KAFKA,
+    ] = USUAL_ADDRESS,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A broker setting by Kafka's name. Repeatable."),

@@ -11,7 +11,7 @@ from headrace.cli.options import Json
 from headrace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from headrace.config.run import RunConfig
+    from headrace.config import RunConfig
     from headrace.topology import App
 
 

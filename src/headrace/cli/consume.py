@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import TopicNotFound
-from headrace.cli.options import Isolation, Json, Kafka, KafkaSettings, connect
+from headrace.cli.options import Isolation, Json, Kafka, KafkaSettings, connect, parse_position
 from headrace.cli.output import note
-from headrace.cli.positions import POSITION_HELP, Position
 from headrace.cli.records import to_json
+from headrace.config import POSITION_HELP
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
 
-    from headrace.cli.kafka import Cluster
+    from headrace.config import Cluster, TopicPosition
 
 BATCH = 1000
 POLL_SECONDS = 0.1
@@ -60,7 +60,7 @@ def run(
         )
     if as_json and key_separator is not None:
         raise typer.BadParameter("--key-separator cannot be used with --json")
-    position = Position.parse(start, "--from")
+    position = parse_position(start, "--from")
     reader = _Reader(connect(kafka, kafka_set), topic, position, isolation, group, exit_at_end)
     if group is None:
         reader.assign(partitions)
@@ -83,7 +83,7 @@ class _Reader:
         self,
         cluster: "Cluster",
         topic: str,
-        position: Position,
+        position: "TopicPosition",
         isolation: Isolation,
         group: str | None,
         exit_at_end: bool,
@@ -95,8 +95,7 @@ class _Reader:
         self._group = group
         self._exit_at_end = exit_at_end
         self._unfinished: set[int] | None = None  # None: partitions are not known yet
-        self._admin = cluster.admin()
-        self._partitions = [partition.id for partition in cluster.topic(self._admin, topic).partitions]
+        self._partitions = [partition.id for partition in cluster.topic(topic).partitions]
         self._consumer: Consumer = cluster.consumer(
             {
                 # librdkafka wants a group even where none is joined
@@ -185,7 +184,7 @@ class _Reader:
             if self._isolation is Isolation.read_committed
             else IsolationLevel.READ_UNCOMMITTED
         )
-        starts = self._position.resolve(self._cluster, self._admin, fresh, isolation_level=level)
+        starts = self._position.resolve(self._cluster, fresh, isolation_level=level)
         offsets = known | {index: offset for (_, index), offset in starts.items()}
         consumer.assign([TopicPartition(self._topic, index, offsets[index]) for index in indexes])
         self._unfinished = set(indexes)

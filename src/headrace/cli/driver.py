@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from headrace.cli.again import Again
 from headrace.cli.link import Link
 from headrace.cli.live import Display
-from headrace.engine.run.spark_log import spark_log_path
+from headrace.engine import spark_log_path
 from headrace.threads import Threads
 
 if TYPE_CHECKING:
-    from headrace.config.run import Offsets, RunConfig
-    from headrace.engine.run.jars import Jar
-    from headrace.engine.run.runner import Runner
+    from headrace.config import Offsets, RunConfig
+    from headrace.engine import Jar, Runner
     from headrace.topology import App, QueryNode, Topology
 
 __all__ = ["drive"]
@@ -54,8 +53,7 @@ def drive(
 
 
 def _run(link: Link, app: "App", topology: "Topology", config: "RunConfig", again: Again, keep_going: bool) -> int:
-    from headrace.services import Addresses
-    from headrace.services.launching import Needs, launch
+    from headrace.services import Addresses, Needs, launch
 
     display = Display()
     threads = Threads(spark_log_path(config.home))
@@ -91,7 +89,7 @@ def _run(link: Link, app: "App", topology: "Topology", config: "RunConfig", agai
 
 
 def _until_stopped(link: Link, runner: "Runner", display: Display, seconds: float | None) -> int:
-    from headrace.engine.run.node_run import SparkEnded
+    from headrace.engine import SparkEnded
 
     config = runner.config
     link.send(running=runner.java_pid or 0)
@@ -166,7 +164,7 @@ def _stopping_after(seconds: float | None, stop: Callable[[], None]) -> Iterator
 
 
 def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
-    from headrace.engine.run.topics import written_topics
+    from headrace.engine import written_topics
 
     yield f"{topology.app_name} runs: {', '.join(query.name for query in topology.queries)}; Ctrl-C stops it"
     topics = list(dict.fromkeys(topic for query in topology.queries for topic in written_topics(topology, query)))

@@ -8,7 +8,7 @@ from headrace.cli.apps import AppName, ConfigFile, File, SparkMaster, load_confi
 from headrace.cli.output import print_table
 
 if TYPE_CHECKING:
-    from headrace.engine.plan.planner import PlannedQuery
+    from headrace.engine import PlannedQuery
 
 
 def run(

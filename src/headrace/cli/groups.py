@@ -1,18 +1,13 @@
 """`headrace groups`: list, describe, reset, delete."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
-from headrace import GroupInUse, GroupNotFound, InputError
-from headrace.cli.options import Json, Kafka, KafkaSettings, Yes, connect
-from headrace.cli.output import ask, note, print_json, print_table
-from headrace.cli.positions import POSITION_HELP, Position
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ConsumerGroupDescription
-
-    from headrace.cli.kafka import Cluster, Partitions
+from headrace.cli.options import Json, Kafka, KafkaSettings, Yes, connect, parse_position
+from headrace.cli.output import ask, note, print_json, print_outcomes, print_table
+from headrace.config import POSITION_HELP
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
 
@@ -20,22 +15,20 @@ Name = Annotated[str, typer.Argument(metavar="GROUP")]
 
 
 @app.command("list")
-def list_groups(
+def list_all(
     json: Json = False,
     kafka: Kafka = None,
     kafka_set: KafkaSettings = None,
 ) -> None:
     """List the consumer groups."""
     cluster = connect(kafka, kafka_set)
-    from headrace.cli.kafka import REQUEST_SECONDS
+    from headrace.config import list_groups
 
-    admin = cluster.admin()
-    listing = cluster.result(admin.list_consumer_groups(request_timeout=REQUEST_SECONDS), "list groups")
-    rows = sorted((group.group_id, _word(group.state), _word(group.type)) for group in listing.valid)
+    groups = list_groups(cluster)
     if json:
-        print_json([{"group": name, "state": state, "type": kind} for name, state, kind in rows])
-    elif rows:
-        print_table(["group", "state", "type"], rows)
+        print_json([asdict(group) for group in groups])
+    elif groups:
+        print_table(["group", "state", "type"], [(group.group, group.state, group.type) for group in groups])
     else:
         note(f"no groups at {cluster.address}; start one with: headrace consume TOPIC --group NAME")
 
@@ -49,52 +42,36 @@ def describe(
 ) -> None:
     """Show a group's members, their partitions and their lag."""
     cluster = connect(kafka, kafka_set)
-    from confluent_kafka.admin import OffsetSpec
+    from headrace.config import describe_group
 
-    admin = cluster.admin()
-    group = _group(cluster, admin, name)
-    committed = _committed(cluster, admin, name)
-    owners = {
-        (partition.topic, partition.partition): member
-        for member in group.members
-        for partition in member.assignment.topic_partitions
-    }
-    keys = sorted(committed.keys() | owners.keys())
-    ends = cluster.offsets(admin, keys, OffsetSpec.latest())
-    members: list[dict[str, Any]] = [
-        {
-            "member": member.member_id,
-            "instance": member.group_instance_id,
-            "client": member.client_id,
-            "host": member.host,
-            "partitions": [f"{p.topic}[{p.partition}]" for p in member.assignment.topic_partitions],
-        }
+    group = describe_group(cluster, name)
+    members = [
+        asdict(member) | {"partitions": [f"{topic}[{index}]" for topic, index in member.partitions]}
         for member in group.members
     ]
-    partitions: list[dict[str, Any]] = [
+    partitions = [
         {
-            "topic": topic,
-            "partition": index,
-            "committed": committed.get((topic, index)),
-            "end": ends[topic, index],
-            "lag": ends[topic, index] - committed[topic, index] if (topic, index) in committed else None,
-            "member": owners[topic, index].member_id if (topic, index) in owners else None,
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "committed": partition.committed,
+            "end": partition.end,
+            "lag": partition.lag,
+            "member": partition.member,
         }
-        for topic, index in keys
+        for partition in group.partitions
     ]
     if json:
         print_json(
             {
                 "group": name,
-                "state": _word(group.state),
-                "assignor": group.partition_assignor or None,
+                "state": group.state,
+                "assignor": group.assignor,
                 "members": members,
                 "partitions": partitions,
             }
         )
         return
-    lag = sum(row["lag"] or 0 for row in partitions)
-    print(f"{name}  {_word(group.state)}, {len(members)} members, lag {lag}")
+    print(f"{name}  {group.state}, {len(members)} members, lag {group.lag}")
     if members:
         print()
         print_table(
@@ -131,35 +108,17 @@ def reset(
     """Move a group's committed offsets. Shows the moves; --yes makes them."""
     if (to is None) == (shift is None):
         raise typer.BadParameter("pass either --to or --shift")
-    position = None if to is None else Position.parse(to, "--to")
+    position = None if to is None else parse_position(to, "--to")
     cluster = connect(kafka, kafka_set)
-    admin = cluster.admin()
-    _check_unused(cluster, admin, name)
-    committed = _committed(cluster, admin, name)
-    keys = _chosen(cluster, admin, topics) if topics else sorted(committed)
-    if not keys:
-        raise GroupNotFound(
-            f"group {name!r} has no committed offsets at {cluster.address}", next_step="name the topics with --topic"
-        )
-    if position is not None:
-        targets = position.resolve(cluster, admin, keys)
-    else:
-        targets = _shifted(cluster, admin, keys, committed, shift or 0)
-    moves = [
-        {
-            "topic": topic,
-            "partition": index,
-            "committed": committed.get((topic, index)),
-            "new": targets[topic, index],
-        }
-        for topic, index in keys
-    ]
+    from headrace.config import make_moves, plan_moves
+
+    moves = plan_moves(cluster, name, to=position, shift=shift or 0, topics=topics or [])
     if yes:
-        _commit(cluster, admin, name, targets)
+        make_moves(cluster, name, moves)
     if json:
-        print_json({"group": name, "done": yes, "offsets": moves})
+        print_json({"group": name, "done": yes, "offsets": [asdict(move) for move in moves]})
         return
-    print_table(["topic", "partition", "committed", "new"], [list(move.values()) for move in moves])
+    print_table(["topic", "partition", "committed", "new"], [list(asdict(move).values()) for move in moves])
     if yes:
         note(f"moved {len(moves)} offsets of {name}")
     else:
@@ -175,111 +134,10 @@ def delete(
 ) -> None:
     """Delete groups and their committed offsets."""
     cluster = connect(kafka, kafka_set)
-    from headrace.cli.kafka import REQUEST_SECONDS
+    from headrace.config import check_deletable, delete_groups
 
-    admin = cluster.admin()
     for name in names:
-        _group(cluster, admin, name)
-        _check_unused(cluster, admin, name)
+        check_deletable(cluster, name)
     if not yes:
         ask(f"Delete {', '.join(names)} at {cluster.address}, with all committed offsets?")
-    for name, future in admin.delete_consumer_groups(names, request_timeout=REQUEST_SECONDS).items():
-        cluster.result(future, f"delete group {name!r}")
-        print(f"deleted {name}")
-
-
-def _group(cluster: "Cluster", admin: "AdminClient", name: str) -> "ConsumerGroupDescription":
-    """The group; one that does not exist is an error here, though Kafka describes it as dead."""
-    from confluent_kafka import ConsumerGroupState
-
-    missing = GroupNotFound(
-        f"group {name!r} does not exist at {cluster.address}", next_step="list the groups with: headrace groups list"
-    )
-    try:
-        group = _describe(cluster, admin, name)
-    except GroupNotFound as error:
-        raise missing from error
-    if group.state == ConsumerGroupState.DEAD:
-        raise missing
-    return group
-
-
-def _describe(cluster: "Cluster", admin: "AdminClient", name: str) -> "ConsumerGroupDescription":
-    from headrace.cli.kafka import REQUEST_SECONDS
-
-    futures = admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS)
-    group: ConsumerGroupDescription = cluster.result(futures[name], f"describe group {name!r}")
-    return group
-
-
-def _check_unused(cluster: "Cluster", admin: "AdminClient", name: str) -> None:
-    try:
-        members = len(_describe(cluster, admin, name).members)
-    except GroupNotFound:
-        return  # offsets can be set for a group that is yet to come
-    if members:
-        raise GroupInUse(
-            f"group {name!r} has {members} members at {cluster.address}; its offsets cannot be changed now",
-            next_step="stop the members first",
-        )
-
-
-def _committed(cluster: "Cluster", admin: "AdminClient", name: str) -> "Partitions":
-    from confluent_kafka import ConsumerGroupTopicPartitions
-
-    from headrace.cli.kafka import REQUEST_SECONDS
-
-    request = [ConsumerGroupTopicPartitions(name)]
-    future = admin.list_consumer_group_offsets(request, request_timeout=REQUEST_SECONDS)[name]
-    try:
-        answer: Any = cluster.result(future, f"list the offsets of group {name!r}")
-    except GroupNotFound:
-        return {}
-    return {(p.topic, p.partition): p.offset for p in answer.topic_partitions or [] if p.offset >= 0}
-
-
-def _commit(cluster: "Cluster", admin: "AdminClient", name: str, targets: "Partitions") -> None:
-    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-
-    from headrace.cli.kafka import REQUEST_SECONDS
-
-    partitions = [TopicPartition(topic, index, offset) for (topic, index), offset in targets.items()]
-    request = [ConsumerGroupTopicPartitions(name, partitions)]
-    future = admin.alter_consumer_group_offsets(request, request_timeout=REQUEST_SECONDS)[name]
-    answer: Any = cluster.result(future, f"move the offsets of group {name!r}")
-    for partition in answer.topic_partitions or []:
-        if partition.error is not None:
-            raise cluster.explain(partition.error, f"move {partition.topic}[{partition.partition}] of group {name!r}")
-
-
-def _shifted(
-    cluster: "Cluster", admin: "AdminClient", keys: list[tuple[str, int]], committed: "Partitions", by: int
-) -> "Partitions":
-    for topic, index in keys:
-        if (topic, index) not in committed:
-            raise InputError(f"{topic}[{index}] has no committed offset to move", next_step="use --to instead")
-    starts = Position("beginning").resolve(cluster, admin, keys)
-    ends = Position("end").resolve(cluster, admin, keys)
-    return {key: min(max(starts[key], committed[key] + by), ends[key]) for key in keys}
-
-
-def _chosen(cluster: "Cluster", admin: "AdminClient", items: list[str]) -> list[tuple[str, int]]:
-    """`TOPIC` means all its partitions, `TOPIC:PARTITION` one of them."""
-    keys = set()
-    for item in items:
-        topic, colon, index = item.partition(":")
-        known = [partition.id for partition in cluster.topic(admin, topic).partitions]
-        if not colon:
-            keys |= {(topic, partition) for partition in known}
-        elif index.isdecimal() and int(index) in known:
-            keys.add((topic, int(index)))
-        else:
-            raise InputError(
-                f"topic {topic!r} has no partition {index!r}, it has {len(known)}",
-                next_step=f"see them with: headrace topics describe {topic}",
-            )
-    return sorted(keys)
-
-
-def _word(value: Any) -> str:
-    return str(value.name).lower().replace("_", " ")
+    print_outcomes("deleted", delete_groups(cluster, names))

@@ -12,7 +12,7 @@ from headrace.threads import Threads
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from headrace.engine.run.progress import NodeProgress
+    from headrace.engine import NodeProgress
 
     Look = Callable[[], Sequence[NodeProgress]]
 

@@ -1,16 +1,15 @@
 """Options that several commands share, and how their values are read."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace import InputError
+from headrace.cli.output import note
 
 if TYPE_CHECKING:
-    from headrace.cli.kafka import Cluster
-
-DEFAULT_KAFKA = "127.0.0.1:9092"
+    from headrace.config import Cluster, TopicPosition
 
 Kafka = Annotated[
     str | None,
@@ -52,27 +51,39 @@ def pairs(items: list[str] | None, option: str) -> dict[str, str]:
 
 
 def connect(kafka: str | None, kafka_set: list[str] | None) -> "Cluster":
-    """The cluster that `headrace run` would use here, or the one at the default address if none is configured."""
+    """The cluster that `headrace run` would use here, or the one at the usual address if none is configured."""
+    arguments = kafka_arguments(kafka, kafka_set)
+    from headrace.config import RunConfig
+    from headrace.services import find_cluster
+
+    return find_cluster(
+        RunConfig.load(arguments),
+        on_lost=lambda address: note(f"headrace: {address} does not answer; retrying"),
+    )
+
+
+def kafka_arguments(kafka: str | None, kafka_set: list[str] | None) -> dict[str, Any]:
+    """The two options as arguments of RunConfig.load."""
     given = {"kafka": kafka, "kafka_settings": pairs(kafka_set, "--kafka-set") or None}
     check_address(kafka)
-    from headrace.cli.kafka import Cluster
-    from headrace.config.run import RunConfig
+    return given
 
-    config = RunConfig.load(given)
-    if config.kafka is None:
-        from headrace.services import with_kafka
 
-        if not config.home.exists():
-            return Cluster(DEFAULT_KAFKA, config.librdkafka_settings(), is_guess=True)
-        config = with_kafka(config, "--kafka")
-    return Cluster(config.kafka_address, config.librdkafka_settings())
+def parse_position(text: str, option: str) -> "TopicPosition":
+    """The value of an option that takes a position."""
+    from headrace.config import TopicPosition
+
+    try:
+        return TopicPosition.parse(text)
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def check_address(kafka: str | None) -> None:
     """Reject a value of `--kafka` that is not an address."""
     if kafka is None:
         return
-    from headrace.config.reachability import addresses_of
+    from headrace.config import addresses_of
 
     try:
         addresses_of(kafka)

@@ -3,11 +3,16 @@
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from headrace import InputError
+
+if TYPE_CHECKING:
+    from headrace.config import Outcome
+
+EXISTS = "TOPIC_ALREADY_EXISTS"
 
 Cell = str | int | None
 
@@ -46,6 +51,20 @@ def _print_pretty(columns: Sequence[str], texts: Sequence[Sequence[str]], numeri
     for row in texts:
         table.add_row(*(Text(text) for text in row))
     Console().print(table)
+
+
+def print_outcomes(done: str, outcomes: "Sequence[Outcome]", *, may_exist: bool = False) -> None:
+    """A line for each that was done, or that exists already if it may. The first error is raised after them."""
+    errors = []
+    for outcome in outcomes:
+        if outcome.error is None:
+            print(f"{done} {outcome.name}")
+        elif may_exist and outcome.error.code == EXISTS:
+            print(f"{outcome.name} exists")
+        else:
+            errors.append(outcome.error)
+    if errors:
+        raise errors[0]
 
 
 def note(message: str) -> None:

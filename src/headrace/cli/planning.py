@@ -7,13 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from headrace.cli.options import DEFAULT_KAFKA
 from headrace.cli.output import note
 
 if TYPE_CHECKING:
-    from headrace.config.run import RunConfig
-    from headrace.engine.plan.planner import PlannedQuery
-    from headrace.engine.run.jars import Jar
+    from headrace.config import RunConfig
+    from headrace.engine import Jar, PlannedQuery
     from headrace.topology import App
 
 __all__ = ["planned"]
@@ -25,8 +23,8 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
 
     Each step is noted on stderr: it takes up to 20 s, more where jars are fetched.
     """
-    from headrace.engine.plan.planner import plan
-    from headrace.engine.run.session import LOCAL, start_session
+    from headrace.config import USUAL_ADDRESS
+    from headrace.engine import LOCAL, plan_topology, start_session
 
     with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
         home = Path(folder)
@@ -43,7 +41,7 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
         stack.callback(session.stop)
         topology = app.topology()
         note(f"analysing {', '.join(query.name for query in topology.queries)}")
-        yield plan(topology, session, replace(config, kafka=config.kafka or DEFAULT_KAFKA, home=home))
+        yield plan_topology(topology, session, replace(config, kafka=config.kafka or USUAL_ADDRESS, home=home))
 
 
 def _note_fetch(jar: "Jar", there: int, wanted: int) -> None:

@@ -20,7 +20,7 @@ from headrace.cli.records import Headers, Record, parse_json_line, parse_plain_l
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError as ClientError
 
-    from headrace.cli.kafka import Cluster
+    from headrace.config import Cluster
 
 SHOWN_FAILURES = 5
 FLUSH_SECONDS_AFTER_INTERRUPT = 5.0
@@ -117,13 +117,12 @@ def run(
 
 def _ensure_topic(cluster: "Cluster", name: str, create: bool) -> None:
     """Without this, the broker would create a topic of whatever name was typed."""
-    admin = cluster.admin()
     try:
-        cluster.topic(admin, name, "create it with: --create")
+        cluster.topic(name, "create it with: --create")
     except TopicNotFound:
         if not create:
             raise
-        cluster.create(admin, name)
+        cluster.create(name)
         note(f"created {name}")
 
 
@@ -212,7 +211,7 @@ class _Delivery:
             self._count_failure(place, error)
 
     def _count_failure(self, place: str, error: "ClientError") -> None:
-        from headrace.cli.kafka import reason
+        from headrace.config import reason
 
         self.failed += 1
         self._codes.add(error.name())

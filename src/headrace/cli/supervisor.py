@@ -24,7 +24,7 @@ from headrace.cli.live import Display
 from headrace.threads import Threads
 
 if TYPE_CHECKING:
-    from headrace.config.run import RunConfig
+    from headrace.config import RunConfig
 
 __all__ = ["Supervisor"]
 
@@ -72,7 +72,7 @@ class Supervisor:
                 driver = self._driver = _spawn(theirs.fileno())
             link = self._link = Link(ours)
             try:
-                import headrace.services  # noqa: F401, which takes a while, as the start of the driver does
+                from headrace.services import Services  # noqa: F401, which takes a while, as the start of the driver does
 
                 if self._is_stopping:
                     driver.terminate()
@@ -144,7 +144,7 @@ class Supervisor:
         return not self._is_stopping
 
     def _given_up(self, reason: str) -> EngineError:
-        from headrace.engine.run.spark_log import spark_log_path
+        from headrace.engine import spark_log_path
 
         return EngineError(
             reason,

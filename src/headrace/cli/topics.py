@@ -1,17 +1,16 @@
 """`headrace topics`: list, create, describe, alter, delete."""
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace import KafkaError
 from headrace.cli.options import Json, Kafka, KafkaSettings, Yes, connect, pairs
-from headrace.cli.output import ask, note, print_json, print_table
+from headrace.cli.output import ask, note, print_json, print_outcomes, print_table
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
-
-    from headrace.cli.kafka import Cluster
+    from headrace.services import TopicReaders
 
 app = typer.Typer(no_args_is_help=True, help="List, create, describe, alter and delete topics.")
 
@@ -23,7 +22,7 @@ Configs = Annotated[
 
 
 @app.command("list")
-def list_topics(
+def list_all(
     internal: Annotated[bool, typer.Option("--internal", help="Show internal topics too.")] = False,
     json: Json = False,
     kafka: Kafka = None,
@@ -31,24 +30,13 @@ def list_topics(
 ) -> None:
     """List the topics and how many partitions each has."""
     cluster = connect(kafka, kafka_set)
-    from headrace.cli.kafka import REQUEST_SECONDS
+    from headrace.config import list_topics
 
-    admin = cluster.admin()
-    with cluster.asked_to("list topics"):
-        topics = admin.list_topics(timeout=REQUEST_SECONDS).topics
-    rows: list[dict[str, Any]] = [
-        {
-            "topic": name,
-            "partitions": len(topic.partitions),
-            "replicas": max((len(partition.replicas) for partition in topic.partitions.values()), default=0),
-        }
-        for name, topic in sorted(topics.items())
-        if internal or not name.startswith("__")
-    ]
+    topics = list_topics(cluster, internal=internal)
     if json:
-        print_json(rows)
-    elif rows:
-        print_table(["topic", "partitions", "replicas"], [list(row.values()) for row in rows])
+        print_json([asdict(topic) for topic in topics])
+    elif topics:
+        print_table(["topic", "partitions", "replicas"], [list(asdict(topic).values()) for topic in topics])
     else:
         note(f"no topics at {cluster.address}; create one with: headrace topics create NAME")
 
@@ -70,29 +58,10 @@ def create(
     """Create topics."""
     config = pairs(settings, "--set")
     cluster = connect(kafka, kafka_set)
-    from confluent_kafka.admin import NewTopic
+    from headrace.config import create_topics
 
-    from headrace.cli.kafka import REQUEST_SECONDS
-
-    admin = cluster.admin()
-    new = [
-        NewTopic(name, num_partitions=partitions or -1, replication_factor=replicas or -1, config=config)
-        for name in dict.fromkeys(names)
-    ]
-    futures = admin.create_topics(new, request_timeout=REQUEST_SECONDS)
-    for name, future in futures.items():
-        try:
-            cluster.result(future, f"create topic {name!r}")
-            print(f"created {name}")
-        except KafkaError as error:
-            if error.code != "TOPIC_ALREADY_EXISTS":
-                raise
-            if not if_missing:
-                raise KafkaError(
-                    f"topic {name!r} already exists at {cluster.address}",
-                    next_step=f"see it with: headrace topics describe {name}",
-                ) from error
-            print(f"{name} exists")
+    outcomes = create_topics(cluster, names, partitions=partitions, replicas=replicas, settings=config)
+    print_outcomes("created", outcomes, may_exist=if_missing)
 
 
 @app.command("describe")
@@ -107,36 +76,23 @@ def describe(
 ) -> None:
     """Show a topic's partitions, offsets and settings."""
     cluster = connect(kafka, kafka_set)
-    from confluent_kafka.admin import OffsetSpec
+    from headrace.config import describe_topic
 
-    admin = cluster.admin()
-    topic = cluster.topic(admin, name)
-    keys = [(name, partition.id) for partition in topic.partitions]
-    starts = cluster.offsets(admin, keys, OffsetSpec.earliest())
-    ends = cluster.offsets(admin, keys, OffsetSpec.latest())
-    partitions = [
-        {
-            "partition": partition.id,
-            "leader": partition.leader.id if partition.leader else None,
-            "replicas": [node.id for node in partition.replicas],
-            "in_sync": [node.id for node in partition.isr],
-            "start": starts[name, partition.id],
-            "end": ends[name, partition.id],
-        }
-        for partition in topic.partitions
-    ]
-    settings = _settings(cluster, admin, name, all_settings)
+    topic = describe_topic(cluster, name, all_settings=all_settings)
     if json:
-        print_json({"topic": name, "id": str(topic.topic_id), "partitions": partitions, "settings": settings})
+        print_json(asdict(topic))
         return
-    print(f"{name}  (id {topic.topic_id})")
+    print(f"{name}  (id {topic.id})")
     print_table(
         ["partition", "leader", "replicas", "in sync", "start", "end"],
-        [[_cell(value) for value in row.values()] for row in partitions],
+        [[_cell(value) for value in asdict(partition).values()] for partition in topic.partitions],
     )
-    if settings:
+    if topic.settings:
         print()
-        print_table(["setting", "value", "source"], [[key, *value.values()] for key, value in settings.items()])
+        print_table(
+            ["setting", "value", "source"],
+            [[key, setting.value, setting.source] for key, setting in topic.settings.items()],
+        )
 
 
 @app.command("alter")
@@ -157,29 +113,9 @@ def alter(
     if not changes and not unset and partitions is None:
         raise typer.BadParameter("nothing to change: pass --set, --unset or --partitions")
     cluster = connect(kafka, kafka_set)
-    from confluent_kafka.admin import (
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        NewPartitions,
-        ResourceType,
-    )
+    from headrace.config import alter_topic
 
-    from headrace.cli.kafka import REQUEST_SECONDS
-
-    admin = cluster.admin()
-    cluster.topic(admin, name)
-    entries = [
-        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in changes.items()
-    ] + [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in unset or []]
-    if entries:
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        futures = admin.incremental_alter_configs([resource], request_timeout=REQUEST_SECONDS)
-        for future in futures.values():
-            cluster.result(future, f"change the settings of topic {name!r}")
-    if partitions is not None:
-        future = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=REQUEST_SECONDS)[name]
-        cluster.result(future, f"give topic {name!r} {partitions} partitions")
+    alter_topic(cluster, name, settings=changes, unset=unset or [], partitions=partitions)
     print(f"changed {name}")
 
 
@@ -192,36 +128,26 @@ def delete(
 ) -> None:
     """Delete topics and everything in them."""
     cluster = connect(kafka, kafka_set)
-    from headrace.cli.kafka import REQUEST_SECONDS
-    from headrace.cli.readers import readers_of
+    from headrace.config import RunConfig, delete_topics
+    from headrace.services import readers_of
 
-    admin = cluster.admin()
     for name in names:
-        cluster.topic(admin, name)
-    for reader in readers_of(cluster, admin, names):
-        note(f"warning: {reader}")
+        cluster.topic(name)
+    for readers in readers_of(cluster, names, RunConfig.load().home):
+        for warning in _warnings(readers):
+            note(f"warning: {warning}")
     if not yes:
         ask(f"Delete {', '.join(names)} at {cluster.address}, with all records?")
-    for name, future in admin.delete_topics(names, request_timeout=REQUEST_SECONDS).items():
-        cluster.result(future, f"delete topic {name!r}")
-        print(f"deleted {name}")
+    print_outcomes("deleted", delete_topics(cluster, names))
 
 
-def _settings(cluster: "Cluster", admin: "AdminClient", name: str, everything: bool) -> dict[str, dict[str, Any]]:
-    from confluent_kafka.admin import ConfigResource, ConfigSource, ResourceType
-
-    from headrace.cli.kafka import REQUEST_SECONDS
-
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    futures = admin.describe_configs([resource], request_timeout=REQUEST_SECONDS)
-    entries = cluster.result(futures[resource], f"describe the settings of topic {name!r}")
-    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    return {
-        key: {"value": entry.value, "source": ConfigSource(entry.source).name.lower().replace("_", " ")}
-        for key, entry in sorted(entries.items())
-        if everything or entry.source == own
-    }
+def _warnings(readers: "TopicReaders") -> Iterator[str]:
+    topic = readers.topic
+    for app, nodes in readers.apps.items():
+        yield f"topic {topic!r} is being read by the running app {app!r} ({', '.join(nodes)}), which will fail"
+    for group in readers.groups:
+        yield f"topic {topic!r} is being read by the group {group!r}"
 
 
 def _cell(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
+    return ",".join(map(str, value)) if isinstance(value, tuple) else value

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition, Uuid
@@ -39,7 +40,7 @@ class Cluster:
         next_step: str | None = None,
         on_lost: Callable[[str], None] | None = None,
     ) -> None:
-        """`is_guess`: nobody named the address, it is where a broker usually is. `next_step` is said where the client
+        """`is_guess`: no address was given, it is where a broker usually is. `next_step` is said where the client
         rejects its settings; `on_lost` is called once when the cluster stops answering.
         """
         self.address = config.kafka_address
@@ -66,8 +67,8 @@ class Cluster:
             if not self._is_guess:
                 raise
             raise Unreachable(
-                f"no Kafka was named, there is no home folder here, and {error.problem}",
-                next_step="start one with: headrace up; or name one with --kafka, HEADRACE_KAFKA or headrace.toml",
+                f"no Kafka address was given, there is no home folder here, and {error.problem}",
+                next_step="start a broker with: headrace up; or set --kafka, HEADRACE_KAFKA or kafka in headrace.toml",
             ) from error
 
     def id(self) -> str:
@@ -87,12 +88,12 @@ class Cluster:
         ids = {name: str(found.topic_id) for name, found in self._described(topics).items()}
         return {name: id for name, id in ids.items() if id not in (NO_ID, "None")}
 
-    def topic(self, name: str) -> TopicDescription:
-        """A topic that must exist."""
+    def topic(self, name: str, how_to_create: str | None = None) -> TopicDescription:
+        """A topic that must exist; it is not created. `how_to_create` is said if it is missing."""
         found = self._described([name]).get(name)
         if found is not None:
             return found
-        create = f"create it with: headrace topics create {name}"
+        create = how_to_create or f"create it with: headrace topics create {name}"
         near = nearest(name, self.topic_names())
         raise TopicNotFound(
             f"topic {name!r} does not exist at {self.address}",
@@ -100,8 +101,10 @@ class Cluster:
             code="UNKNOWN_TOPIC_OR_PART",
         )
 
-    def create(self, name: str, partitions: int | None, settings: Mapping[str, str]) -> None:
-        """Create a topic; it is no error if another process created it first."""
+    def create(
+        self, name: str, partitions: int | None = None, settings: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Create a topic, with the cluster's defaults; it is no error if another process created it first."""
         sizes = {size: _size(size, settings) for size in SIZES if size in settings}
         topic = NewTopic(
             name,
@@ -182,9 +185,13 @@ class Cluster:
         try:
             yield
         except KafkaException as error:
-            raise explained(error, f"{what} at {self.address}") from error
+            raise self.explain(error, what) from error
         except TimeoutError as error:
             raise Unreachable(f"could not {what} at {self.address}: no answer") from error
+
+    def explain(self, error: ClientError | KafkaException, what: str) -> KafkaError:
+        """The client's error as one of ours. `what` completes "could not ..."."""
+        return explained(error, f"{what} at {self.address}")
 
     def _described(self, topics: Iterable[str]) -> dict[str, TopicDescription]:
         names = sorted(set(topics))

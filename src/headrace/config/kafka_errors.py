@@ -18,6 +18,8 @@ class _Meaning(NamedTuple):
 
 DOCTOR = "find the cause with: headrace doctor"
 LIST_TOPICS = "list the topics with: headrace topics list"
+LIST_GROUPS = "list the groups with: headrace groups list"
+STOP_MEMBERS = "stop the members first"
 
 MEANINGS: dict[int, _Meaning] = {
     ClientError._TRANSPORT: _Meaning(Unreachable, DOCTOR),
@@ -27,10 +29,10 @@ MEANINGS: dict[int, _Meaning] = {
     ClientError._MSG_TIMED_OUT: _Meaning(Unreachable, DOCTOR),
     ClientError.UNKNOWN_TOPIC_OR_PART: _Meaning(TopicNotFound, LIST_TOPICS),
     ClientError._UNKNOWN_TOPIC: _Meaning(TopicNotFound, LIST_TOPICS),
-    ClientError._UNKNOWN_PARTITION: _Meaning(TopicNotFound, "see which exist: headrace topics describe TOPIC"),
-    ClientError.NON_EMPTY_GROUP: _Meaning(GroupInUse, "stop its members first"),
-    ClientError.UNKNOWN_MEMBER_ID: _Meaning(GroupInUse, "stop its members first"),
-    ClientError.GROUP_ID_NOT_FOUND: _Meaning(GroupNotFound, "see which exist: headrace groups list"),
+    ClientError._UNKNOWN_PARTITION: _Meaning(TopicNotFound, "list the partitions with: headrace topics describe TOPIC"),
+    ClientError.NON_EMPTY_GROUP: _Meaning(GroupInUse, STOP_MEMBERS),
+    ClientError.UNKNOWN_MEMBER_ID: _Meaning(GroupInUse, STOP_MEMBERS),
+    ClientError.GROUP_ID_NOT_FOUND: _Meaning(GroupNotFound, LIST_GROUPS),
     ClientError.INVALID_MSG: _Meaning(
         KafkaError,
         "a batch of this partition cannot be read: use an offset instead of a time, or name other partitions with "

@@ -6,13 +6,14 @@ import time
 
 from headrace.errors import InputError, Unreachable
 
-__all__ = ["RESTART_SECONDS", "addresses_of", "check_reachable"]
+__all__ = ["RESTART_SECONDS", "USUAL_ADDRESS", "addresses_of", "check_reachable"]
 
 CONNECT_SECONDS = 5.0
 RESTART_SECONDS = 2.0
 """How long a program goes on trying: a broker that is just starting refuses connections too."""
 PAUSE = 0.1
 USUAL_ADDRESS = "127.0.0.1:9092"
+"""Where a broker listens unless it is told otherwise."""
 PLAIN = ("PLAINTEXT", "SASL_PLAINTEXT")
 API_VERSIONS = 18
 PROBE_ID = 0x48454144

@@ -1,5 +1,5 @@
 """How Spark runs a topology: its session and connector, one query per node, sources, sinks, checkpoints."""
 
-from headrace.engine.adapters import SinkAdapter, SourceAdapter, register_sink, register_source
+from headrace.lazy import public_names
 
-__all__ = ["SinkAdapter", "SourceAdapter", "register_sink", "register_source"]
+__all__, __getattr__, __dir__ = public_names(__name__)

@@ -1,7 +1,5 @@
-"""The services of a home folder: what `up`, `run` and the tests start and stop."""
+"""The services of a home folder: what `up`, `run` and the tests start and stop, find and check."""
 
-from headrace.services.embedded import Addresses, Services, ServiceStatus
-from headrace.services.finding import with_kafka, with_postgres
-from headrace.services.home import Home
+from headrace.lazy import public_names
 
-__all__ = ["Addresses", "Home", "ServiceStatus", "Services", "with_kafka", "with_postgres"]
+__all__, __getattr__, __dir__ = public_names(__name__)

@@ -10,20 +10,7 @@
 In pytest the fixture `headrace_harness` makes harnesses that share one Spark session and one broker.
 """
 
-import importlib
-import typing
+from headrace.lazy import public_names
 
-if typing.TYPE_CHECKING:
-    from headrace.testing.environment import Environment
-    from headrace.testing.harness import Harness
-
-__all__ = ["Environment", "Harness"]
-
-_HOMES = {"Environment": "headrace.testing.environment", "Harness": "headrace.testing.harness"}
-
-
-def __getattr__(name: str) -> typing.Any:
-    # The plugin lives here too, and is loaded by every pytest where Headrace is installed: it must cost nothing.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+# The plugin lives here too, and is loaded by every pytest where Headrace is installed: it must cost nothing.
+__all__, __getattr__, __dir__ = public_names(__name__)

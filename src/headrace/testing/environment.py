@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.engine.run.session import start_session
+from headrace.engine import start_session
 from headrace.services import Addresses, Home, Services
 
 if TYPE_CHECKING:

@@ -10,14 +10,10 @@ from confluent_kafka import Producer as Client
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.clients import Producer, Receipt, Record, read_to_end
-from headrace.config.run import RunConfig
-from headrace.engine.read.markers import marker_topic
-from headrace.engine.run.progress import NodeProgress
-from headrace.engine.run.runner import Runner
-from headrace.engine.run.session import STATE_STORES
+from headrace.config import RunConfig
+from headrace.engine import STATE_STORES, NodeProgress, Runner, marker_topic
 from headrace.errors import InputError
-from headrace.services import Addresses
-from headrace.services.launching import launch, needs_of
+from headrace.services import Addresses, launch, needs_of
 from headrace.tables import ViewReader
 from headrace.testing.environment import Environment
 from headrace.topology import (
@@ -31,9 +27,11 @@ from headrace.topology import (
     Schema,
     Stream,
     Topic,
+    did_you_mean,
+    input_topic,
+    named_feed,
+    output_as_input,
 )
-from headrace.topology.lookup import input_topic, named_feed, output_as_input
-from headrace.topology.nearest import did_you_mean
 
 __all__ = ["Harness"]
 
@@ -273,12 +271,12 @@ class Harness:
     def _schema_of(self, feed: Feed) -> Schema:
         found = self._running.output_schemas()
         if str(feed) not in found:
-            from headrace.engine.plan.planner import plan
+            from headrace.engine import plan_topology
 
             needed = self._whole.only([query for query in self._whole.analysed if query is feed.node])
             found = {
                 f"{query.node.name}.{channel}".rstrip("."): schema
-                for query in plan(needed, self._spark, self._config)
+                for query in plan_topology(needed, self._spark, self._config)
                 for channel, schema in query.output_schemas.items()
             }
         return found[str(feed)]

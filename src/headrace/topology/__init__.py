@@ -19,6 +19,8 @@ from headrace.topology.drawing import as_mermaid, as_text
 from headrace.topology.duration import Duration
 from headrace.topology.graph import Topology
 from headrace.topology.loading import load_app
+from headrace.topology.lookup import input_topic, named_feed, output_as_input, topic_feed
+from headrace.topology.nearest import did_you_mean
 from headrace.topology.nodes import (
     Channel,
     Feed,
@@ -109,17 +111,22 @@ __all__ = [
     "corrected_time",
     "count",
     "count_distinct",
+    "did_you_mean",
     "first",
     "hopping",
     "ingestion_time",
+    "input_topic",
     "last",
     "load_app",
     "max",
     "mean",
     "min",
+    "named_feed",
+    "output_as_input",
     "processing_time",
     "session",
     "sliding",
     "sum",
+    "topic_feed",
     "tumbling",
 ]

@@ -67,7 +67,7 @@ from headrace.topology import (
 from headrace.topology.nodes import FAILED, LATE
 from headrace.topology.place import users_place
 
-__all__ = ["PlannedQuery", "RejectedFeed", "plan"]
+__all__ = ["PlannedQuery", "RejectedFeed", "plan_topology"]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class PlannedQuery:
         return self.output_schemas[""]
 
 
-def plan(topology: Topology, spark: SparkSession, config: RunConfig) -> list[PlannedQuery]:
+def plan_topology(topology: Topology, spark: SparkSession, config: RunConfig) -> list[PlannedQuery]:
     """Analyse every node, upstreams first; raises PlanError with the problems of all nodes. Gives those to run."""
     pack_users_code(topology)
     planner = _Planner(topology, spark, config)

@@ -194,7 +194,7 @@ class Runner:
         return [run.progress() for run in self._runs]
 
     def _plan(self, config: RunConfig, jars: Progress | None) -> "list[PlannedQuery]":
-        from headrace.engine.plan.planner import plan
+        from headrace.engine.plan.planner import plan_topology
         from headrace.engine.run.node_run import prepare_session
 
         if self._spark is None:
@@ -208,7 +208,7 @@ class Runner:
                 progress=jars,
             )
         prepare_session(self._spark)
-        return plan(self.topology, self._spark, config)
+        return plan_topology(self.topology, self._spark, config)
 
     def _local_master(self, config: RunConfig) -> str:
         """All cores, and a thread more for each task that a real-time node occupies all the time."""

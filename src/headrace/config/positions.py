@@ -1,16 +1,16 @@
-"""Positions in a topic: beginning, end, an offset, a time."""
+"""Positions in a topic as people write them: beginning, end, an offset, a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+    from headrace.config.cluster import Cluster, Partitions
 
-    from headrace.cli.kafka import Cluster, Partitions
+__all__ = ["POSITION_HELP", "TopicPosition"]
 
 POSITION_HELP = (
     "beginning, end, an offset (42), N before the end (-10), "
@@ -25,14 +25,14 @@ _NAMES: dict[str, Literal["beginning", "end"]] = {
 
 
 @dataclass(frozen=True)
-class Position:
+class TopicPosition:
     """A position in each partition: `value` is an offset, a distance or milliseconds, depending on `kind`."""
 
     kind: Literal["beginning", "end", "offset", "before-end", "time"]
     value: int = 0
 
     @classmethod
-    def parse(cls, text: str, option: str) -> "Position":
+    def parse(cls, text: str) -> "TopicPosition":
         word = text.strip().lower()
         if word in _NAMES:
             return cls(_NAMES[word])
@@ -45,22 +45,20 @@ class Position:
         try:
             moment = datetime.fromisoformat(text.strip())
         except ValueError:
-            raise typer.BadParameter(f"{text!r} is not a position; write {POSITION_HELP}", param_hint=option) from None
+            raise InputError(f"{text!r} is not a position", next_step=f"write {POSITION_HELP}") from None
         return cls("time", round(moment.timestamp() * 1000))  # without a zone, the machine's own
 
-    def resolve(
-        self, cluster: "Cluster", admin: "AdminClient", partitions: Sequence[tuple[str, int]], **options: Any
-    ) -> "Partitions":
+    def resolve(self, cluster: "Cluster", partitions: Sequence[tuple[str, int]], **options: Any) -> "Partitions":
         """The offset in each partition, limited to the offsets that exist there."""
         from confluent_kafka.admin import OffsetSpec
 
-        ends = cluster.offsets(admin, partitions, OffsetSpec.latest(), **options)
+        ends = cluster.offsets(partitions, OffsetSpec.latest(), **options)
         if self.kind == "end":
             return ends
         if self.kind == "time":
-            found = cluster.offsets(admin, partitions, OffsetSpec.for_timestamp(self.value), **options)
+            found = cluster.offsets(partitions, OffsetSpec.for_timestamp(self.value), **options)
             return {key: ends[key] if offset < 0 else offset for key, offset in found.items()}
-        starts = cluster.offsets(admin, partitions, OffsetSpec.earliest(), **options)
+        starts = cluster.offsets(partitions, OffsetSpec.earliest(), **options)
         if self.kind == "beginning":
             return starts
         if self.kind == "before-end":

@@ -1,0 +1,55 @@
+"""The public names. `__init__.py` reads them here and loads each when it is first used."""
+
+from headrace.app import App as App
+from headrace.app import Running as Running
+from headrace.clients import Consumer as Consumer
+from headrace.clients import Producer as Producer
+from headrace.clients import Receipt as Receipt
+from headrace.clients import Record as Record
+from headrace.engine.calls.dedup import dedup as dedup
+from headrace.engine.calls.enrich import enrich as enrich
+from headrace.engine.calls.gather import gather as gather
+from headrace.engine.calls.join import join as join
+from headrace.engine.calls.join import merge as merge
+from headrace.engine.calls.windows import windowed as windowed
+from headrace.errors import BrokerError as BrokerError
+from headrace.errors import CheckpointError as CheckpointError
+from headrace.errors import EngineError as EngineError
+from headrace.errors import Error as Error
+from headrace.errors import FunctionFailed as FunctionFailed
+from headrace.errors import GroupInUse as GroupInUse
+from headrace.errors import GroupNotFound as GroupNotFound
+from headrace.errors import InputError as InputError
+from headrace.errors import KafkaError as KafkaError
+from headrace.errors import NodeFailed as NodeFailed
+from headrace.errors import NotCovered as NotCovered
+from headrace.errors import NotDelivered as NotDelivered
+from headrace.errors import NotLoaded as NotLoaded
+from headrace.errors import PlanError as PlanError
+from headrace.errors import PostgresUnavailable as PostgresUnavailable
+from headrace.errors import Problem as Problem
+from headrace.errors import ServiceError as ServiceError
+from headrace.errors import TableError as TableError
+from headrace.errors import TopicNotFound as TopicNotFound
+from headrace.errors import TopologyError as TopologyError
+from headrace.errors import Unreachable as Unreachable
+from headrace.errors import ViewChanged as ViewChanged
+from headrace.errors import ViewFenced as ViewFenced
+from headrace.topology import collect as collect
+from headrace.topology import corrected_time as corrected_time
+from headrace.topology import count as count
+from headrace.topology import count_distinct as count_distinct
+from headrace.topology import first as first
+from headrace.topology import hopping as hopping
+from headrace.topology import ingestion_time as ingestion_time
+from headrace.topology import last as last
+from headrace.topology import max as max
+from headrace.topology import mean as mean
+from headrace.topology import min as min
+from headrace.topology import processing_time as processing_time
+from headrace.topology import session as session
+from headrace.topology import sliding as sliding
+from headrace.topology import sum as sum
+from headrace.topology import tumbling as tumbling
+
+__version__: str
