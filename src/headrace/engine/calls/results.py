@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from headrace.engine.column_marks import marked_time
 from headrace.engine.plan.analysis import is_projection, origins
+from headrace.engine.spark_private.plans import is_read_by_spark_of_a_dataframe
 from headrace.engine.write.encoding import (
     DELETED,
     HEADERS,
@@ -133,8 +134,8 @@ class Result:
         return list(shown(self).columns)
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_jdf":
-            _refuse("cannot be joined or unioned")  # Spark reads this attribute of every DataFrame it is given
+        if is_read_by_spark_of_a_dataframe(name):
+            _refuse("cannot be joined or unioned")
         if name.startswith("_"):
             raise AttributeError(f"a windowed result has no attribute {name!r}")
         _refuse(f"has no .{name}")

@@ -14,11 +14,11 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from headrace.engine.calls.results import LateRows, PerEvent, Result, result_of
 from headrace.engine.calls.window_operators import Applied, WindowSpec, input_of, operator_of
 from headrace.engine.column_marks import event_times_of, is_windowed, key_of, lateness_of, marked_time
+from headrace.engine.spark_private.plans import ClassicDataFrame, with_the_plan_of
 from headrace.engine.write.encoding import DELETED, named
 from headrace.errors import InputError
 from headrace.operators.aggregates import result_type
@@ -461,6 +461,6 @@ def _per_event(spec: WindowSpec) -> PerEvent:
 
 
 def _as_rows(frame: DataFrame, deletes: bool = False) -> WindowedRows:
-    rows = WindowedRows(frame._jdf, frame.sparkSession)
+    rows = with_the_plan_of(frame, WindowedRows)
     rows._deletes = deletes
     return rows

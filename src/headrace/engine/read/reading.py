@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from headrace.engine.read.parsing import Shape
+from headrace.engine.spark_private.checkpoint_files import SourceOffsets
 from headrace.engine.write.encoding import HEADERS
 from headrace.topology import Duration, Feed, Schema
 
@@ -51,15 +51,3 @@ class Reading:
     def metric(self) -> str:
         """The observed metric whose `rejected` counts the unusable records of a batch."""
         return f"headrace rejects of {self.feed}"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOffsets:
-    """The offsets of one source in a batch, in Spark's JSON. `start` is None if the first batch has no fixed start.
-
-    For a source with a single number as offset, such as `rate`, both are empty.
-    """
-
-    start: Mapping[str, Any] | None
-    end: Mapping[str, Any]
-    log: Path

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 
 from headrace.engine.column_marks import key_of
 from headrace.engine.read.parsing import OFFSET
+from headrace.engine.spark_private.plans import is_read_by_spark_of_a_dataframe
 from headrace.engine.write.encoding import DELETED, VALID_FROM, named
 from headrace.errors import InputError
 
@@ -95,8 +96,7 @@ class Table:
         return [named(column) if column in self.columns else F.expr(column)]
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_jdf":
-            # Spark reads it where a DataFrame is expected, as in payments.join(cards).
+        if is_read_by_spark_of_a_dataframe(name):
             _refuse(f"{self._name!r} is a table, not a DataFrame", INSTEAD["join"], self._name)
         if not name.startswith("_") and hasattr(DataFrame, name):
             _refuse(f"{self._name!r} is a table, and has no .{name}", INSTEAD.get(name, OTHERWISE), self._name)

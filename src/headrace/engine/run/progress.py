@@ -1,6 +1,5 @@
 """The progress of the nodes of a running app, as a live table, a log line or the console shows it."""
 
-import json
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -14,15 +13,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.config.run import Offsets
 from headrace.engine.run.checkpoints import topic_offsets
+from headrace.engine.spark_private.reports import (
+    GROUP_COUNTING_OPERATORS,
+    PYTHON_STATE_OPERATOR,
+    ReportId,
+    reports_since,
+)
 from headrace.operators.hosting import METRIC
 
 __all__ = ["NodeProgress", "NodeState", "Tracker"]
 
 RATE_OVER = 10.0
-OPERATOR = "transformWithStateInPySparkExec"
-"""Spark's name for the operator that runs Headrace's: a row of its state is a chunk of ours."""
-COUNTS_GROUPS = ("stateStoreSave", "sessionWindowStateStoreSave")
-"""Spark's operators that drop late rows after they were aggregated, so that rows of one key and window count as one."""
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
@@ -77,7 +78,7 @@ class Tracker:
         self._lock = Lock()
         self._positions: dict[str, dict[int, int]] = {topic: dict(found) for topic, found in positions.items()}
         self._ends: Offsets | None = None
-        self._seen: tuple[str, str] | None = None
+        self._seen: ReportId | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._started = time.monotonic()
         self._batch: int | None = None
@@ -113,18 +114,9 @@ class Tracker:
     def read(self, query: StreamingQuery) -> None:
         """Read the reports since the last call."""
         with self._lock:
-            told = query._jsq.lastProgress()
-            if told is None or (last := (told.runId().toString(), told.timestamp())) == self._seen:
-                return
-            recent = query._jsq.recentProgress()
-            new = []
-            for index in range(len(recent) - 1, -1, -1):
-                if (recent[index].runId().toString(), recent[index].timestamp()) == self._seen:
-                    break
-                new.append(json.loads(recent[index].json()))
-            self._seen = last
-            for progress in reversed(new):
-                self._take(progress)
+            reports, self._seen = reports_since(query, self._seen)
+            for report in reports:
+                self._take(report)
 
     def ends_are(self, ends: Offsets) -> None:
         """Where the topics end; empty if Kafka is unavailable."""
@@ -190,7 +182,8 @@ class Tracker:
         if newest is not None:
             moment = datetime.fromisoformat(newest)
             self._newest = moment if self._newest is None else max(self._newest, moment)
-        native = [operator for operator in operators if operator["operatorName"] != OPERATOR]
+        # A row in the state of Headrace's operators is a chunk of rows: those are counted by their own metrics.
+        native = [operator for operator in operators if operator["operatorName"] != PYTHON_STATE_OPERATOR]
         if operators:  # Spark lists them from the first batch on
             self._state = (
                 sum(operator["numRowsTotal"] for operator in native),
@@ -205,7 +198,7 @@ class Tracker:
         self._rates.append((time.monotonic(), progress["numInputRows"]))
         self._late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
         self._late_is_minimum |= any(
-            operator["numRowsDroppedByWatermark"] and operator["operatorName"] in COUNTS_GROUPS
+            operator["numRowsDroppedByWatermark"] and operator["operatorName"] in GROUP_COUNTING_OPERATORS
             for operator in operators
         )
         observed = progress.get("observedMetrics", {})

@@ -9,16 +9,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors.exceptions.captured import unwrap_spark_exception
-from pyspark.serializers import read_int
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-from pyspark.util import _load_from_socket
+
+from headrace.engine.spark_private.rows import collect_arrow_batches
 
 __all__ = ["Rows", "collect"]
 
@@ -139,34 +137,12 @@ class Rows:
 
 def collect(frame: DataFrame, folder: Path) -> Rows:
     """Run the frame and collect its rows, in the order of its partitions. Many rows go to a file in the folder."""
-    port, secret, server = frame._jdf.collectAsArrowToPython()
     spool = _Spool(folder)
-    order: list[int] = []
     try:
-        try:
-            with _load_from_socket((port, secret), _Arrivals()) as arriving:
-                for arrived in arriving:
-                    if isinstance(arrived, list):
-                        order = arrived
-                    else:
-                        spool.add(arrived)
-        finally:
-            with unwrap_spark_exception():
-                server.getResult()  # Spark's own error, if there was one
-        return spool.rows(order)
+        return spool.rows(collect_arrow_batches(frame, spool.add))
     except BaseException:
         spool.close()
         raise
-
-
-class _Arrivals(ArrowStreamSerializer):
-    """The batches as they arrive, and last of all the order they should have come in."""
-
-    def load_stream(self, stream: IO[bytes]) -> Iterator[Any]:
-        yield from super().load_stream(stream)
-        count = read_int(stream)
-        # A negative count tells of an error, which the server raises itself.
-        yield [read_int(stream) for _ in range(max(count, 0))]
 
 
 class _Spool:
