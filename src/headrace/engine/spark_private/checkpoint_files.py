@@ -82,9 +82,13 @@ class CheckpointFiles:
                 continue
             log = self.folder / "sources" / str(index)
             earlier = before[index] if index < len(before) else NO_OFFSET
-            known = earlier != NO_OFFSET
-            start = self._parsed(self._offsets / str(batch - 1), earlier) if known else self._initial_offsets(log)
-            found.append(SourceOffsets(start, self._parsed(self._offsets / str(batch), line), log))
+            end = self._parsed(self._offsets / str(batch), line)
+            if earlier != NO_OFFSET:
+                start: Mapping[str, Any] | None = self._parsed(self._offsets / str(batch - 1), earlier)
+            else:
+                # The log of a source of files begins with a list of files in its place.
+                start = None if FILE_LOG_OFFSET in end else self._initial_offsets(log)
+            found.append(SourceOffsets(start, end, log))
         return found
 
     def watermark(self, batch: int) -> datetime | None:

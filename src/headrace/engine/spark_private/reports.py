@@ -20,7 +20,7 @@ __all__ = [
 
 PYTHON_STATE_OPERATOR = "transformWithStateInPySparkExec"
 """In a report: the operator that keeps state for Python code, such as Headrace's operators."""
-GROUP_COUNTING_OPERATORS = ("stateStoreSave", "sessionWindowStateStoreSave")
+GROUP_COUNTING_OPERATORS = ("stateStoreSave", "sessionWindowStateStoreSaveExec")
 """In a report: operators that drop late rows after they were aggregated, so that rows of one key and window count as
 one."""
 
