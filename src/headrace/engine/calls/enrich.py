@@ -16,19 +16,19 @@ from headrace.engine.calls.arguments import (
     note,
 )
 from headrace.engine.column_marks import event_times_of, marked_event_time
-from headrace.engine.read.parsing import OFFSET
 from headrace.engine.read.tables import Table, versions_of
-from headrace.engine.write.encoding import DELETED, VALID_FROM, named
+from headrace.engine.write.encoding import named
 from headrace.errors import InputError
 from headrace.operators.enriching import STREAM, TABLE, Enrich
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted
 from headrace.topology.choices import Choice
 from headrace.topology.duration import DurationLike
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
 
 __all__ = ["enrich"]
 
 CALL = "enrich()"
-NO_TIME = "_headrace_no_time"
+NO_EVENT_TIME = "_headrace_no_time"
 
 
 class AsOf(Choice):
@@ -77,9 +77,9 @@ def enrich(
     check_clash(CALL, stream.columns, added, "table.select(..., '{0} AS its_{0}')")
     seen, kept, held = chosen(CALL, "as_of", AsOf, as_of), chosen(CALL, "how", Kept, how), duration(CALL, "wait", wait)
     needs_time = seen is AsOf.EVENT or held.microseconds or event_times_of(stream)
-    time = event_time(CALL, stream) if needs_time else NO_TIME
-    events = stream if needs_time else stream.withColumn(NO_TIME, F.lit(0).cast("timestamp"))
-    rows = versions.select(*(named(name) for name in [*pairs.values(), *added, VALID_FROM, OFFSET, DELETED]))
+    time = event_time(CALL, stream) if needs_time else NO_EVENT_TIME
+    events = stream if needs_time else stream.withColumn(NO_EVENT_TIME, F.lit(0).cast("timestamp"))
+    rows = versions.select(*(named(name) for name in [*pairs.values(), *added, VALID_FROM, ORDER, DELETED]))
     operator = Enrich(
         on=tuple(pairs.items()),
         time=time,
@@ -101,6 +101,6 @@ def enrich(
         *(
             marked_event_time(named(name), name) if name == time else named(name)
             for name in enriched.columns
-            if name != NO_TIME
+            if name != NO_EVENT_TIME
         )
     )

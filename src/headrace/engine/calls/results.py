@@ -18,9 +18,8 @@ from headrace.engine.column_marks import marked_time
 from headrace.engine.plan.analysis import is_projection, origins
 from headrace.engine.spark_private.plans import is_read_by_spark_of_a_dataframe
 from headrace.engine.write.encoding import (
-    DELETED,
     HEADERS,
-    RECORD,
+    ORDERED_RECORD,
     changelog,
     failed_headers,
     headers_of,
@@ -29,13 +28,14 @@ from headrace.engine.write.encoding import (
 )
 from headrace.errors import InputError
 from headrace.operators.hosting import Hosted, spark_schema
-from headrace.operators.operator import FAILED, LATE, RESULTS
+from headrace.operators.operator import RESULTS
 from headrace.operators.packing import OUTPUT, column_of
+from headrace.operators.windowing import BEFORE, REVISION, WINDOW_END
 from headrace.topology import Schema
+from headrace.topology.names import DELETED, FAILED, LATE, STAYS
 
 __all__ = [
     "LATE_RECORD",
-    "STAYS",
     "LateRows",
     "PerEvent",
     "Result",
@@ -58,9 +58,6 @@ WHY = "_headrace_why"
 BY_TIME = "_headrace_order"
 LATE_RECORD = "_late"
 """Beside a view's rows: the record of a late row, null for other rows."""
-STAYS = "_order_stays"
-"""A view takes the greatest of a key: of one that a row gives up and another takes, the one that takes it."""
-REVISION, BEFORE, WINDOW_END = "revision", "_before", "window_end"
 FIRST = "0001-01-01 00:00:00"
 
 Change = Callable[[DataFrame, Sequence[str]], DataFrame]
@@ -328,7 +325,10 @@ def result_records(
         return told
     beside = _beside(told, result, late_topic, failed_topic)
     return beside.select(
-        *(F.when(named(IS_LATE), named(name)).otherwise(F.col(ENTRY).getField(name)).alias(name) for name in RECORD)
+        *(
+            F.when(named(IS_LATE), named(name)).otherwise(F.col(ENTRY).getField(name)).alias(name)
+            for name in ORDERED_RECORD
+        )
     )
 
 
@@ -336,11 +336,12 @@ def result_rows(result: Result, key: Sequence[str], late_topic: str, failed_topi
     """Results for a view, with `_deleted` where they may go, and the record of a late or failed row in `_late`."""
     entries = _entries(result, key)
     if result._revises:
+        # Of a key that a row gives up and another takes, the one that takes it.
         entries = entries.withColumn(STAYS, ~named(DELETED))
     if not _aside(result):
         return entries
     beside = _beside(entries, result, late_topic, failed_topic)
-    record = F.struct(*map(named, RECORD))
+    record = F.struct(*map(named, ORDERED_RECORD))
     return beside.select(f"{ENTRY}.*", F.when(named(IS_LATE), record).alias(LATE_RECORD))
 
 

@@ -10,13 +10,14 @@ from headrace.engine.calls.windows import Windowed
 from headrace.engine.column_marks import output_time
 from headrace.engine.read.parsing import nullable
 from headrace.engine.read.tables import Table, rows_of
-from headrace.engine.write.encoding import DELETED, VALID_FROM, check_can_be_carried
+from headrace.engine.write.encoding import check_can_be_carried
 from headrace.errors import InputError
 from headrace.topology import QueryNode, Schema
 from headrace.topology.datatypes import Column, Decimal, Primitive
+from headrace.topology.names import DELETED, VALID_FROM
 from headrace.topology.nearest import did_you_mean
 
-__all__ = ["DELETED", "Output", "outputs_of", "read_output"]
+__all__ = ["Output", "outputs_of", "read_output"]
 
 Output = tuple[DataFrame, Schema, str | None]
 """Rows, their columns, and which of them is the event time."""

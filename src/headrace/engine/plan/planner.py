@@ -46,7 +46,7 @@ from headrace.engine.read.sources import RejectsReader, read
 from headrace.engine.read.tables import Table
 from headrace.engine.run.heartbeats import MarkedTopic
 from headrace.engine.run.session import runs_here
-from headrace.engine.write.encoding import DELETED, ORDER, changelog, records
+from headrace.engine.write.encoding import changelog, records
 from headrace.engine.write.failed_rows import Rerun, check_can_divert
 from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
@@ -64,7 +64,7 @@ from headrace.topology import (
     Topology,
     Tumbling,
 )
-from headrace.topology.nodes import FAILED, LATE
+from headrace.topology.names import DELETED, LATE, ORDER, failed_topic, rejected_topic
 from headrace.topology.place import users_place
 
 __all__ = ["PlannedQuery", "RejectedFeed", "plan"]
@@ -219,7 +219,7 @@ class _Planner:
                 if window.revises and window.why_operator is None:
                     for rows, _, _ in outputs.values():
                         check_identity(window.identity, rows.columns, node.key, order_by, DELETED in rows.columns)
-        late, late_schema, failed_topic = Channel(node, LATE, node.place), {}, f"{node.topic_name}.{FAILED}"
+        late, late_schema, failed_to = Channel(node, LATE, node.place), {}, failed_topic(node.topic_name)
         if result is not None:
             check_key(result, node.key, order_by)
             if (rows_late := late_rows(result)) is not None:
@@ -233,7 +233,7 @@ class _Planner:
                 self._written[feed] = Shape(schema, key=node.key, time=column, is_table=changes)
                 if result is not None:
                     written.append(
-                        result_records(result, schema, feed.topic_name, node.key, time, late.topic_name, failed_topic)
+                        result_records(result, schema, feed.topic_name, node.key, time, late.topic_name, failed_to)
                     )
                 else:
                     written.append(_records(rows, schema, feed.topic_name, node.key, time, changes))
@@ -246,7 +246,7 @@ class _Planner:
                 )
             frame = reduce(DataFrame.unionByName, beside, frame)
         elif result is not None:
-            frame = result_rows(result, node.key, late.topic_name, failed_topic)
+            frame = result_rows(result, node.key, late.topic_name, failed_to)
         else:
             frame = outputs[""][0]
         check_can_divert(node, frame, feeds, any(window.spec.applied is not None for window in windows))
@@ -303,7 +303,7 @@ class _Planner:
         frames: dict[Feed, DataFrame | Table] = {}
         beside: list[DataFrame] = []
         for feed, reading in readings.items():
-            rejects_to = f"{feed.topic_name}.rejected" if real_time and feed in rejected else None
+            rejects_to = rejected_topic(feed.topic_name) if real_time and feed in rejected else None
             frames[feed], rejects = read(self.spark, reading, config, node.name, rejects_to)
             if rejects is not None:
                 beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
@@ -335,7 +335,7 @@ class _Planner:
 
     def _rejected(self, reading: Reading, frame: DataFrame) -> RejectedFeed:
         metric = reading.metric if places_of(frame, reading.feed) == 1 else None
-        return RejectedFeed(reading.feed, f"{reading.feed.topic_name}.rejected", metric, reading, self.config)
+        return RejectedFeed(reading.feed, rejected_topic(reading.feed.topic_name), metric, reading, self.config)
 
     def _fingerprint(
         self,

@@ -10,12 +10,13 @@ from headrace.engine.spark_private.checkpoint_files import files_of_batch, lists
 from headrace.engine.spark_private.plans import PlanNode
 from headrace.engine.write.encoding import HEADERS
 from headrace.topology import Feed, Files
+from headrace.topology.names import TOPIC_HEADER
 
 __all__ = ["FilesSource"]
 
 
 class FilesSource(SourceAdapter):
-    place = {"headrace-topic": "topic"}  # noqa: RUF012
+    place = {TOPIC_HEADER: "topic"}  # noqa: RUF012
 
     def stream(
         self, spark: SparkSession, reading: Reading, config: RunConfig, query: str, *, headers: bool = False

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headrace.config.run import RunConfig
 from headrace.engine.adapters import SourceAdapter
-from headrace.engine.read.reading import PLACE, Reading, SourceOffsets
+from headrace.engine.read.reading import PLACE_HEADERS, Reading, SourceOffsets
 from headrace.engine.spark_private.plans import PlanNode
 from headrace.topology import Feed
 
@@ -15,7 +15,7 @@ __all__ = ["TopicSource", "topic_options"]
 
 
 class TopicSource(SourceAdapter):
-    place = PLACE
+    place = PLACE_HEADERS
 
     def stream(
         self, spark: SparkSession, reading: Reading, config: RunConfig, query: str, *, headers: bool = False

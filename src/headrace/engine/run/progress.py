@@ -20,6 +20,7 @@ from headrace.engine.spark_private.reports import (
     reports_since,
 )
 from headrace.operators.hosting import METRIC
+from headrace.topology.names import REJECTED
 
 __all__ = ["NodeProgress", "NodeState", "Tracker"]
 
@@ -202,7 +203,7 @@ class Tracker:
             for operator in operators
         )
         observed = progress.get("observedMetrics", {})
-        self._rejected += sum(metrics.get("rejected", 0) for metrics in observed.values())
+        self._rejected += sum(metrics.get(REJECTED, 0) for metrics in observed.values())
         # The numbers in their names differ from run to run, their order does not.
         hosted = sorted((name for name in observed if name.startswith(METRIC)), key=lambda name: (len(name), name))
         for index, name in enumerate(hosted):

@@ -15,16 +15,13 @@ from headrace.errors import InputError
 from headrace.topology import Schema
 from headrace.topology.datatypes import NOT_FINITE, Array, Decimal, Map, Primitive, Struct
 from headrace.topology.datatypes import DataType as FieldType
+from headrace.topology.names import DELETED, ERROR_HEADER, ORDER, REASON_HEADER, TIME_HEADER, VALID_FROM
 
 __all__ = [
-    "DELETED",
-    "ERROR_HEADER",
     "HEADERS",
-    "ORDER",
-    "REASON_HEADER",
+    "ORDERED_RECORD",
     "RECORD",
     "RECORD_DDL",
-    "VALID_FROM",
     "changelog",
     "check_can_be_carried",
     "failed_headers",
@@ -36,22 +33,16 @@ __all__ = [
 
 TIMESTAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 TIMESTAMP_NTZ = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-JSON_OPTIONS = {
+JSON_WRITE_OPTIONS = {
     "ignoreNullFields": "false",
     "timestampFormat": TIMESTAMP,
     "timestampNTZFormat": TIMESTAMP_NTZ,
     "timeZone": "UTC",
 }
 HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
-ORDER = "_order"
-"""The event time by which a batch's rows are written, beside the record's columns; null where there is none."""
-DELETED, VALID_FROM = "_deleted", "_time"
-"""Of a table's rows: whether the key was deleted, and the time from which that is valid."""
-TIME_HEADER = "headrace-time"
-"""Of a table's record: the time from which it is valid, if neither its value nor its timestamp has it."""
-REASON_HEADER, ERROR_HEADER = "headrace-reason", "headrace-error"
-"""Of a record that was rejected or failed: why, and the last line of the traceback."""
-RECORD = ("topic", "key", "value", "headers", "timestamp", ORDER)
+RECORD = ("topic", "key", "value", "headers", "timestamp")
+ORDERED_RECORD = (*RECORD, ORDER)
+"""The columns of a record, and what a batch of them is sorted by before it is written."""
 RECORD_DDL = f"topic STRING, key BINARY, value BINARY, headers {HEADERS}, timestamp TIMESTAMP"
 QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
 
@@ -124,7 +115,7 @@ def headers_of(told: Mapping[str, Column]) -> Column:
 
 
 def value_of(schema: Schema) -> Column:
-    return F.to_json(F.struct(*(named(name) for name in schema.names)), JSON_OPTIONS)
+    return F.to_json(F.struct(*(named(name) for name in schema.names)), JSON_WRITE_OPTIONS)
 
 
 def key_of(schema: Schema, key: Sequence[str]) -> Column:
