@@ -40,8 +40,8 @@ def read(
     rejects = None
     if rejects_to is not None:
         # Real-time mode wants a source of its own for each branch of a union.
-        again = adapter.stream(spark, reading, config, query, headers=True)
-        rejects = parse(again, shape).filter(IS_REJECTED).select(*_reject_columns(reading, rejects_to, adapter.place))
+        second = adapter.stream(spark, reading, config, query, headers=True)
+        rejects = parse(second, shape).filter(IS_REJECTED).select(*_reject_columns(reading, rejects_to, adapter.place))
     # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
     observed = parsed.observe(reading.metric, F.count_if(IS_REJECTED).alias(REJECTED))
     marked = _marked(observed.filter(~F.col(IS_REJECTED)).select(*rows(shape)), reading)

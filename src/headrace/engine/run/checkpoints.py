@@ -132,11 +132,11 @@ class Checkpoint:
         except (OSError, TypeError, ValueError):
             return {}
 
-    def note_progress(self, told: Mapping[str, Any]) -> None:
+    def note_progress(self, state_sizes: Mapping[str, Any]) -> None:
         """Keep what a restarted run shows until its first batch. Nothing depends on it, so a failure is ignored."""
         part = self.folder / ".progress.json.part"
         try:
-            part.write_text(json.dumps(told) + "\n")
+            part.write_text(json.dumps(state_sizes) + "\n")
             part.replace(self.folder / "progress.json")
         except OSError:
             pass
@@ -145,9 +145,9 @@ class Checkpoint:
         now, before = _plain(fingerprint), self._files.read_json(self.folder / "fingerprint.json")
         if OPERATORS not in before and OPERATORS not in now:
             before, now = _without_state(before), _without_state(now)
-        if told := changes(before, now):
+        if changed := changes(before, now):
             raise CheckpointError(
-                f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {', '.join(told)}",
+                f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {', '.join(changed)}",
                 next_step=f"undo the change, or start over by adding --reset {self.node} (the old checkpoint is kept), "
                 "or give the node a new name",
             )

@@ -111,8 +111,8 @@ class NodeRun:
         return self._planned.marked
 
     @property
-    def held(self) -> Duration | None:
-        return self._planned.held
+    def behind_watermark(self) -> Duration | None:
+        return self._planned.behind_watermark
 
     @property
     def watermark(self) -> datetime | None:
@@ -143,8 +143,8 @@ class NodeRun:
 
     def note_progress(self) -> None:
         """Keep beside the checkpoint what a restarted run shows until its first batch."""
-        if (told := self.tracker.told()) is not None:
-            self.checkpoint.note_progress(told)
+        if (sizes := self.tracker.state_sizes()) is not None:
+            self.checkpoint.note_progress(sizes)
 
     def settle(self) -> None:
         """Return once all records in its topics have been processed; raises if the run has failed."""

@@ -92,23 +92,23 @@ class Tracker:
         self._watermark: datetime | None = None
         self._newest: datetime | None = None
         self._seconds: float | None = None
-        self._is_told = True
+        self._sizes_taken = True
 
-    def restore(self, watermark: datetime | None, told: Mapping[str, Any]) -> None:
-        """Begin with what an earlier run left: its last watermark, and its state as `told()` had it."""
+    def restore(self, watermark: datetime | None, sizes: Mapping[str, Any]) -> None:
+        """Begin with what an earlier run left: its last watermark, and what its `state_sizes()` returned."""
         self._watermark = watermark
         try:
-            self._state = (int(told["rows"]), int(told["bytes"]))
-            self._buckets = {(index, bucket): (rows, size) for index, bucket, rows, size in told["buckets"]}
+            self._state = (int(sizes["rows"]), int(sizes["bytes"]))
+            self._buckets = {(index, bucket): (rows, size) for index, bucket, rows, size in sizes["buckets"]}
         except (KeyError, TypeError, ValueError):
             pass  # there is none yet, or it cannot be read: it is only shown, and the first batch corrects it
 
-    def told(self) -> dict[str, Any] | None:
+    def state_sizes(self) -> dict[str, Any] | None:
         """The state's size in numbers for `restore`; None if no batch has finished since the last call."""
         with self._lock:
-            if self._is_told:
+            if self._sizes_taken:
                 return None
-            self._is_told = True
+            self._sizes_taken = True
             rows, size = self._state
             return {"rows": rows, "bytes": size, "buckets": [[*key, *value] for key, value in self._buckets.items()]}
 
@@ -192,7 +192,7 @@ class Tracker:
             )
         if "addBatch" not in progress["durationMs"]:
             return  # no batch ran: Spark reports now and then that it is idle
-        self._is_told = False
+        self._sizes_taken = False
         self._batch = int(progress["batchId"])
         self._seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         self._rows += progress["numInputRows"]
@@ -207,13 +207,13 @@ class Tracker:
         # The numbers in their names differ from run to run, their order does not.
         hosted = sorted((name for name in observed if name.startswith(METRIC)), key=lambda name: (len(name), name))
         for index, name in enumerate(hosted):
-            told_of = observed[name]
-            self._late += told_of["late"] or 0
-            self._unmatched += told_of["unmatched"] or 0
-            if told_of["early"]:
-                self._early[told_of["hint"]] = self._early.get(told_of["hint"], 0) + told_of["early"]
-            for told in told_of["state"]:
-                self._buckets[index, told["bucket"]] = (told["state_rows"], told["state_bytes"])
+            counted = observed[name]
+            self._late += counted["late"] or 0
+            self._unmatched += counted["unmatched"] or 0
+            if counted["early"]:
+                self._early[counted["hint"]] = self._early.get(counted["hint"], 0) + counted["early"]
+            for size in counted["state"]:
+                self._buckets[index, size["bucket"]] = (size["state_rows"], size["state_bytes"])
 
     def _rate(self) -> float:
         now = time.monotonic()

@@ -21,7 +21,6 @@ __all__ = [
     "HEADERS",
     "ORDERED_RECORD",
     "RECORD",
-    "RECORD_DDL",
     "changelog",
     "check_can_be_carried",
     "failed_headers",
@@ -43,7 +42,6 @@ HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 RECORD = ("topic", "key", "value", "headers", "timestamp")
 ORDERED_RECORD = (*RECORD, ORDER)
 """The columns of a record, and what a batch of them is sorted by before it is written."""
-RECORD_DDL = f"topic STRING, key BINARY, value BINARY, headers {HEADERS}, timestamp TIMESTAMP"
 QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
 
 
@@ -65,13 +63,13 @@ def changelog(
 ) -> DataFrame:
     """Rows of a table as records: one that is `_deleted` has no value. `time` is their event time."""
     gone = F.coalesce(named(DELETED), F.lit(False)) if DELETED in rows.columns else F.lit(False)
-    since, is_told = F.lit(None).cast("timestamp"), F.lit(False)
+    since, needs_header = F.lit(None).cast("timestamp"), F.lit(False)
     if VALID_FROM in rows.columns:
-        since, is_told = named(VALID_FROM), F.lit(True)
+        since, needs_header = named(VALID_FROM), F.lit(True)
     elif time is not None:
-        since, is_told = named(time), gone  # the value of a row that is there says it itself
+        since, needs_header = named(time), gone  # the value of a row that is there says it itself
     header = F.struct(F.lit(TIME_HEADER).alias("key"), F.date_format(since, TIMESTAMP).cast("binary").alias("value"))
-    headers = F.when(is_told & since.isNotNull(), F.array(header))
+    headers = F.when(needs_header & since.isNotNull(), F.array(header))
     return _records(rows, schema, topic, key, order, F.when(~gone, value_of(schema)), headers, keep)
 
 
@@ -107,10 +105,10 @@ def failed_headers(reason: Column, error: Column) -> dict[str, Column]:
     return {REASON_HEADER: reason, ERROR_HEADER: error}
 
 
-def headers_of(told: Mapping[str, Column]) -> Column:
+def headers_of(values: Mapping[str, Column]) -> Column:
     """Headers by their names."""
     return F.array(
-        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
+        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in values.items())
     )
 
 

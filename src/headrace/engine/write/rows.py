@@ -150,7 +150,7 @@ class _Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._held: list[pa.RecordBatch] = []
+        self._in_memory: list[pa.RecordBatch] = []
         self._size = 0
         self._file: Any = None
         self._writer: Any = None
@@ -158,27 +158,27 @@ class _Spool:
     def add(self, batch: pa.RecordBatch) -> None:
         self._size += batch.nbytes
         if self._writer is None and self._size <= IN_MEMORY:
-            self._held.append(batch)
+            self._in_memory.append(batch)
             return
         if self._writer is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.NamedTemporaryFile(dir=self._folder, prefix="batch-", suffix=".arrow")  # noqa: SIM115
             self._writer = pa.ipc.new_file(self._file.name, batch.schema)
-            for held in self._held:
-                self._writer.write_batch(held)
-            self._held = []
+            for kept in self._in_memory:
+                self._writer.write_batch(kept)
+            self._in_memory = []
         self._writer.write_batch(batch)
 
     def rows(self, order: Sequence[int]) -> Rows:
         if self._writer is None:
-            return Rows([self._held[index] for index in order])
+            return Rows([self._in_memory[index] for index in order])
         self._writer.close()
         reader = pa.ipc.open_file(pa.memory_map(self._file.name))
         self._file.close()  # its name is gone, its content stays for as long as it is mapped
         return Rows([reader.get_batch(index) for index in order], spooled=True)
 
     def close(self) -> None:
-        self._held = []
+        self._in_memory = []
         if self._file is not None:
             self._file.close()
 
