@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 import headrace as hr
 from headrace.clients.decoding import RowReader
 from headrace.clients.rows import RowWriter
-from headrace.engine.read.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.engine.read.parsing import IS_REJECTED, Shape, parse, reason, rows
 from headrace.engine.write.encoding import key_of, value_of
 from headrace.testing import Environment
 from headrace.topology import Schema, Topic
@@ -99,7 +99,7 @@ def test_what_has_no_digits_is_the_same_bytes_and_the_engine_reads_it(headrace_e
         ]
     raw = headrace_environment.spark.createDataFrame([(value,) for _, value in ours], "value BINARY").coalesce(1)
     shape = Shape(FLOATING)
-    told = parse(raw.withColumn("key", F.lit(None).cast("binary")), shape).select(REJECTED, *rows(shape)).collect()
+    told = parse(raw.withColumn("key", F.lit(None).cast("binary")), shape).select(IS_REJECTED, *rows(shape)).collect()
     assert [repr(tuple(row)) for row in told] == [repr((False, *row.values())) for row in given_rows]
 
 
@@ -114,7 +114,7 @@ def test_the_engine_reads_every_row_as_it_was_sent(
     raw = headrace_environment.spark.createDataFrame(values, "value BINARY").coalesce(1)
     shape = Shape(schema)
     parsed = parse(raw.withColumns({"key": F.lit(None).cast("binary"), "timestamp": F.current_timestamp()}), shape)
-    assert [row.why for row in parsed.filter(REJECTED).select(reason(shape).alias("why")).collect()] == []
+    assert [row.why for row in parsed.filter(IS_REJECTED).select(reason(shape).alias("why")).collect()] == []
     again = parsed.select(*rows(shape)).select(value_of(EXACT).alias("value")).collect()
     exact = RowWriter(topic_of(EXACT))
     names = EXACT.names

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.engine.read.parsing import REJECTED, Shape, parse, rows
-from headrace.engine.write.encoding import DELETED, ORDER, changelog, check_can_be_carried, records
+from headrace.engine.read.parsing import IS_REJECTED, Shape, parse, rows
+from headrace.engine.write.encoding import changelog, check_can_be_carried, records
 from headrace.errors import InputError
 from headrace.topology import Schema
 from headrace.topology.datatypes import Array, Column, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.names import DELETED, ORDER
 from tests.topology.strategies import decimals, names, primitives
 
 if TYPE_CHECKING:
@@ -133,9 +134,9 @@ def check_round_trip(spark: SparkSession, schema: Schema, given_rows: list[tuple
     frame = spark.createDataFrame(given_rows, StructType.fromJson(schema.to_json())).coalesce(1)
     written = records(frame, schema, "topic", (), None)
     shape = Shape(schema)
-    told = parse(written, shape).select(REJECTED, "value", *rows(shape)).collect()
+    told = parse(written, shape).select(IS_REJECTED, "value", *rows(shape)).collect()
     for before, row in zip(given_rows, told, strict=True):
-        assert not row[REJECTED], row.value
+        assert not row[IS_REJECTED], row.value
         assert comparable(tuple(row)[2:]) == comparable(before), row.value
 
 
@@ -178,9 +179,9 @@ def check_deletes(spark: SparkSession, schema: Schema, given_rows: list[tuple[An
     frame = spark.createDataFrame(given_rows, StructType.fromJson(schema.to_json())).coalesce(1)
     gone = changelog(frame.withColumn(DELETED, F.lit(True)), schema, "topic", schema.names, None, None)
     shape = Shape(schema, key=schema.names, is_table=True)
-    told = parse(gone.withColumn("offset", F.lit(0)), shape).select(REJECTED, "key", *rows(shape)).collect()
+    told = parse(gone.withColumn("offset", F.lit(0)), shape).select(IS_REJECTED, "key", *rows(shape)).collect()
     for before, row in zip(given_rows, told, strict=True):
-        assert not row[REJECTED], row.key
+        assert not row[IS_REJECTED], row.key
         assert comparable(tuple(row)[2 : 2 + len(before)]) == comparable(before), row.key
 
 

@@ -36,7 +36,7 @@ class Query:
 
     name: str
     marked: Sequence[MarkedTopic] = ()
-    held: Duration | None = None
+    behind_watermark: Duration | None = None
     watermark: datetime | None = None
     newest: datetime | None = None
     read: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def test_each_reader_has_its_own_markers() -> None:
 
 
 def test_a_node_hands_its_watermark_to_its_readers() -> None:
-    writer = Query("w", held=Duration.of("3 seconds"))
+    writer = Query("w", behind_watermark=Duration.of("3 seconds"))
     reader = Query("r", [MarkedTopic(topic="w", lateness=TEN, writer="w")])
     beats = Heartbeats([writer, reader])
     assert beat(beats, 0, w={0: 0}) == []
@@ -94,7 +94,7 @@ def test_a_node_hands_its_watermark_to_its_readers() -> None:
     assert beat(beats, 5, w={0: 6}) == [], "nothing new"
     beats.forget(Marker("w", "r", after(-23)))
     assert beat(beats, 6, w={0: 6}) == [Marker("w", "r", after(-23))], "it was not written after all"
-    writer.held = None
+    writer.behind_watermark = None
     writer.watermark = after(0)
     assert beat(beats, 7, w={0: 6}) == [], "nobody knows which rows may still come"
 

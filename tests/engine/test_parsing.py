@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
-from headrace.engine.read.parsing import REJECTED, Shape, parse, reason, rows
+from headrace.engine.read.parsing import IS_REJECTED, Shape, parse, reason, rows
 from headrace.topology import ColumnTime, Duration, Format, Schema, corrected_time, ingestion_time, processing_time
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def read(spark: SparkSession, shape: Shape, values: Sequence[bytes | None], key:
     records = [(key, value, "t", 0, offset, READ_AT, None) for offset, value in enumerate(values)]
     parsed = parse(spark.createDataFrame(records, RECORD), shape)
     # Of a rejected record no row is taken: Python cannot even read some of them.
-    row = F.when(~F.col(REJECTED), F.struct(*rows(shape))).alias("row")
-    told = parsed.select("offset", REJECTED, reason(shape).alias("reason"), row).select("*", "row.*").collect()
+    row = F.when(~F.col(IS_REJECTED), F.struct(*rows(shape))).alias("row")
+    told = parsed.select("offset", IS_REJECTED, reason(shape).alias("reason"), row).select("*", "row.*").collect()
     return sorted(told, key=lambda row: int(row["offset"]))
 
 
@@ -95,7 +95,7 @@ LOOKS_LIKE = (
 )  # fmt: skip
 def test_what_cannot_be_used_is_rejected_with_the_reason(spark: SparkSession, value: bytes | None, why: str) -> None:
     (told,) = read(spark, PAYMENTS, [value])
-    assert (told[REJECTED], told.reason) == (True, why)
+    assert (told[IS_REJECTED], told.reason) == (True, why)
 
 
 def test_what_can_be_used_is_read_to_the_microsecond_and_to_the_cent(spark: SparkSession) -> None:
@@ -105,7 +105,7 @@ def test_what_can_be_used_is_read_to_the_microsecond_and_to_the_cent(spark: Spar
         b'{"at": "2026-01-01 00:00:00", "card": 7, "card": "\\u00e9"}',
     ]
     told = read(spark, PAYMENTS, values)
-    assert [row[REJECTED] for row in told] == [False] * 3
+    assert [row[IS_REJECTED] for row in told] == [False] * 3
     assert [(row.card, row.amount, row["at"]) for row in told] == [
         ("c", Decimal("12.50"), datetime(2026, 1, 1, 12, 59, 59, 123456)),
         ("c", Decimal("100.00"), datetime(2026, 1, 1, 13)),
@@ -121,18 +121,18 @@ def test_ahead_is_exact(spark: SparkSession, ahead: str) -> None:
         edge = READ_AT + limit.timedelta
         moments = [edge, edge + timedelta(microseconds=1)]
         told = read(spark, shape, [json.dumps({"at": moment.isoformat()}).encode() for moment in moments])
-        assert [row[REJECTED] for row in told] == [False, True]
+        assert [row[IS_REJECTED] for row in told] == [False, True]
     else:
-        assert [row[REJECTED] for row in read(spark, shape, [b'{"at": "9999-01-01T00:00:00Z"}'])] == [False]
+        assert [row[IS_REJECTED] for row in read(spark, shape, [b'{"at": "9999-01-01T00:00:00Z"}'])] == [False]
 
 
 def test_a_time_that_is_no_event_time_is_not_read_as_one_of_another_unit_either(spark: SparkSession) -> None:
     shape = Shape(Schema.of("id INT, seen TIMESTAMP"))
     units = (1767225600, 1767225600000, 1767225600000000)
     told = read(spark, shape, [json.dumps({"id": 1, "seen": number}).encode() for number in units])
-    assert [row[REJECTED] for row in told] == [False, True, True]
+    assert [row[IS_REJECTED] for row in told] == [False, True, True]
     assert told[1].reason.startswith("'seen' looks like milliseconds")
-    assert not read(spark, shape, [b'{"id": 1}', b'{"id": 1, "seen": "0001-01-02T00:00:00Z"}'])[0][REJECTED]
+    assert not read(spark, shape, [b'{"id": 1}', b'{"id": 1, "seen": "0001-01-02T00:00:00Z"}'])[0][IS_REJECTED]
 
 
 def test_not_null_holds_at_every_depth(spark: SparkSession) -> None:
@@ -145,7 +145,7 @@ def test_not_null_holds_at_every_depth(spark: SparkSession) -> None:
         b'{"id": 1, "l": [{"a": 1}, {}]}',
     ]
     told = read(spark, shape, values)
-    assert [row.reason if row[REJECTED] else None for row in told] == [
+    assert [row.reason if row[IS_REJECTED] else None for row in told] == [
         None,
         None,
         "'id' is null and was declared NOT NULL",
@@ -159,7 +159,7 @@ def test_decimals_round_at_no_depth(spark: SparkSession) -> None:
     good, bad = b'{"l": [1.1, null], "m": {"a": 1.1}, "s": {"d": 1.1}}', b'{"%s": %s}'
     rounding = ((b"l", b"[1.1, 1.11]"), (b"m", b'{"a": 1.11}'), (b"s", b'{"d": 1.11}'))
     told = read(spark, shape, [good, *(bad % piece for piece in rounding)])
-    assert [row[REJECTED] for row in told] == [False, True, True, True]
+    assert [row[IS_REJECTED] for row in told] == [False, True, True, True]
     assert told[0].l == [Decimal("1.1"), None]
     assert "more digits" in told[3].reason
 
@@ -174,8 +174,8 @@ def test_decimals_round_at_no_depth(spark: SparkSession) -> None:
 def test_other_formats(spark: SparkSession, format_: Format, values: list[bytes | None], kept: list[Any]) -> None:
     type_ = "STRING" if format_ is Format.STRING else "BINARY"
     told = read(spark, Shape(Schema.of(f"value {type_}"), format_), values)
-    assert [row.value for row in told if not row[REJECTED]] == kept
-    assert {row.reason for row in told if row[REJECTED]} <= {
+    assert [row.value for row in told if not row[IS_REJECTED]] == kept
+    assert {row.reason for row in told if row[IS_REJECTED]} <= {
         "the value is empty",
         "the value is null",
         "the value is not UTF-8",
@@ -191,7 +191,7 @@ def test_a_null_record_key_is_rejected_where_it_is_the_key(spark: SparkSession) 
     (told,) = read(spark, shape, [b'{"n": 1}'])
     assert (told._key, told._topic, told._partition, told._offset, told._headers) == (b"k", "t", 0, 0, None)
     (told,) = read(spark, shape, [b'{"n": 1}'], key=None)
-    assert told[REJECTED]
+    assert told[IS_REJECTED]
     assert told.reason == "the key '_key' is null"
 
 
@@ -210,13 +210,13 @@ def test_a_wrong_clock_is_corrected_by_when_it_sent(spark: SparkSession) -> None
         b'{"occurred": "1970-01-01T03:00:00Z", "sent": "1970-01-01T00:00:15Z"}',
     ]
     told = read(spark, shape, values)
-    assert [row[REJECTED] for row in told] == [False, True, True]
+    assert [row[IS_REJECTED] for row in told] == [False, True, True]
     assert told[0]._event_time == datetime(2026, 1, 1, 11, 59, 55)
     assert "null" in told[1].reason
     assert "more than 1 hour beyond" in told[2].reason
     extreme = [(b'{"occurred": "+294247-01-10T04:00:54Z", "sent": "-290308-12-21T19:59:05Z"}', READ_AT)]
     beyond_all_numbers = parse(spark.createDataFrame(extreme, "value BINARY, timestamp TIMESTAMP"), shape)
-    assert [row[REJECTED] for row in beyond_all_numbers.select(REJECTED).collect()] == [True]
+    assert [row[IS_REJECTED] for row in beyond_all_numbers.select(IS_REJECTED).collect()] == [True]
 
 
 def test_ingestion_and_processing_time(spark: SparkSession) -> None:
@@ -392,7 +392,7 @@ def test_spark_reads_what_python_reads_and_rejects_the_rest(
     told = read(spark, Shape(EVERYTHING), given_values)
     for value, row in zip(given_values, told, strict=True):
         expected = plainly(value)
-        assert row[REJECTED] == (expected is None), (value, expected, row)
+        assert row[IS_REJECTED] == (expected is None), (value, expected, row)
         if expected is not None:
             found = {name: row[name] for name in EVERYTHING.names}
             found["inner"] = None if row.inner is None else tuple(row.inner)

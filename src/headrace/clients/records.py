@@ -11,17 +11,24 @@ from headrace.clients.decoding import RowReader
 from headrace.errors import InputError
 from headrace.topology import Feed, Format
 from headrace.topology.lookup import input_topic
+from headrace.topology.names import (
+    ERROR_HEADER,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TIMESTAMP_HEADER,
+    TOPIC_HEADER,
+)
 from headrace.topology.schema import SchemaLike
 
 __all__ = ["Receipt", "Record", "record_of", "record_reader"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-REASON, ERROR = "headrace-reason", "headrace-error"
-PLACE: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "topic": ("headrace-topic", str),
-    "partition": ("headrace-partition", int),
-    "offset": ("headrace-offset", int),
-    "timestamp": ("headrace-timestamp", datetime.fromisoformat),
+PLACE_FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "topic": (TOPIC_HEADER, str),
+    "partition": (PARTITION_HEADER, int),
+    "offset": (OFFSET_HEADER, int),
+    "timestamp": (TIMESTAMP_HEADER, datetime.fromisoformat),
 }
 
 
@@ -61,9 +68,9 @@ class Record:
 def record_reader(feed: Feed, schema: SchemaLike | None) -> Callable[[Record], Record]:
     """Gives a record its row. Raises InputError with the place and the reason if it has none."""
     if feed.is_failed:
-        return lambda record: replace(record, row=_diverted_row(record, REASON, ERROR))
+        return lambda record: replace(record, row=_diverted_row(record, reason=REASON_HEADER, error=ERROR_HEADER))
     if feed.is_rejected:
-        return lambda record: replace(record, row=_diverted_row(record, REASON))
+        return lambda record: replace(record, row=_diverted_row(record, reason=REASON_HEADER))
     topic = input_topic(feed)
     reader = RowReader(
         topic.schema if schema is None and topic is not None else schema,
@@ -100,13 +107,13 @@ def record_of(message: Message) -> Record:
     )
 
 
-def _diverted_row(record: Record, *why: str) -> dict[str, Any]:
+def _diverted_row(record: Record, **why: str) -> dict[str, Any]:
     """What the engine says of a record it did not use: the row that a node reading `.rejected` or `.failed` gets."""
     # A record that is rejected twice keeps its first headers: the last one counts. Others need not be text.
     said = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
-    place = {name: kind(said[header]) if header in said else None for name, (header, kind) in PLACE.items()}
-    told = {header.removeprefix("headrace-"): said.get(header) for header in why}
-    row = {**told, **place, "key": record.key, "value": record.value}
+    place = {name: kind(said[header]) if header in said else None for name, (header, kind) in PLACE_FIELDS.items()}
+    reasons = {name: said.get(header) for name, header in why.items()}
+    row = {**reasons, **place, "key": record.key, "value": record.value}
     return row | {"timestamp": place["timestamp"] or record.timestamp}
 
 

@@ -21,3 +21,4 @@ from headrace.engine.run.session import start_session as start_session
 from headrace.engine.run.spark_log import spark_log_path as spark_log_path
 from headrace.engine.run.topics import read_topics as read_topics
 from headrace.engine.run.topics import written_topics as written_topics
+from headrace.engine.spark_private.process import has_spark_context as has_spark_context

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.config.run import RunConfig
     from headrace.engine.read.reading import Reading, SourceOffsets
+    from headrace.engine.spark_private.plans import PlanNode
     from headrace.engine.write.sink import BatchSink, SinkContext
 
 __all__ = ["SinkAdapter", "SourceAdapter", "register_sink", "register_source", "sink_adapter", "source_adapter"]
@@ -52,8 +53,8 @@ class SourceAdapter(ABC):
         """Whether these are offsets of the feed. The checkpoint has those of all sources of a query, by number."""
         return False
 
-    def is_leaf(self, feed: Feed, leaf: Any) -> bool:
-        """Whether a leaf of Spark's plan, which is a Java object, reads the feed."""
+    def is_leaf(self, feed: Feed, leaf: "PlanNode") -> bool:
+        """Whether a leaf of Spark's plan reads the feed."""
         return False
 
 

@@ -2,6 +2,7 @@
 
 from pyspark.sql import Column, DataFrame
 
+from headrace.engine.spark_private.plans import WATERMARK_DELAY
 from headrace.engine.write.encoding import named
 from headrace.topology import Duration
 
@@ -18,8 +19,6 @@ __all__ = [
     "output_time",
 ]
 
-WATERMARK = "spark.watermarkDelayMs"
-"""Spark's own mark of a column that has a watermark."""
 KEY = "headrace.key"
 """Place in the key, and how many columns the key has: of a feed's key."""
 TIME = "headrace.time"
@@ -62,7 +61,7 @@ def key_of(frame: DataFrame) -> tuple[str, ...] | None:
 
 def event_times_of(frame: DataFrame) -> list[str]:
     """The columns that have a watermark."""
-    return [field.name for field in frame.schema if WATERMARK in field.metadata]
+    return [field.name for field in frame.schema if WATERMARK_DELAY in field.metadata]
 
 
 def feed_of(frame: DataFrame) -> str | None:
@@ -89,4 +88,4 @@ def is_windowed(frame: DataFrame) -> bool:
 
 def lateness_of(frame: DataFrame, time: str) -> Duration:
     """How far the watermark of a column is behind the newest event time."""
-    return Duration(1000 * int(frame.schema[time].metadata[WATERMARK]))
+    return Duration(1000 * int(frame.schema[time].metadata[WATERMARK_DELAY]))

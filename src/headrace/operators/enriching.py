@@ -26,13 +26,12 @@ from headrace.operators.keys import complete, numbered, times_of
 from headrace.operators.log import Log
 from headrace.operators.operator import BEGINNING, RESULTS, Output, Step
 from headrace.operators.ranges import Line
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
 
-__all__ = ["DELETED", "ORDER", "STREAM", "TABLE", "TIME", "Enrich"]
+__all__ = ["STREAM", "TABLE", "Enrich"]
 
 STREAM, TABLE = "stream", "table"
 """The names of the inputs."""
-TIME, ORDER, DELETED = "_time", "_order", "_deleted"
-"""What a table's rows carry beside their columns: from when they are valid, their order, whether they are deletes."""
 DELETES_KEPT_US = 24 * 3600 * 1_000_000
 """How long a delete is kept at least, so that an older row of its key that arrives after it stays deleted."""
 VERSIONS, WAITING = "version", "waiting"
@@ -174,7 +173,7 @@ class Enrich:
         written: Indices = array_of(versions.column(ORDER)).to_numpy()
         if self.as_of == "now":
             return np.zeros(len(versions), np.int64), written
-        return self._moments(versions, TIME), written
+        return self._moments(versions, VALID_FROM), written
 
     def _moments(self, rows: pa.Table, column: str) -> Indices:
         times, known = times_of(rows.column(column))
@@ -186,7 +185,7 @@ class Enrich:
         return self.table.append(pa.field(FOLLOWS, pa.bool_())) if self.backdates_first else self.table
 
     def _added(self) -> list[str]:
-        aside = {TIME, ORDER, DELETED, *(there for _, there in self.on)}
+        aside = {VALID_FROM, ORDER, DELETED, *(there for _, there in self.on)}
         return [name for name in self.table.names if name not in aside]
 
 

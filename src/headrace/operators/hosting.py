@@ -17,9 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
-from pyspark.sql.types import StructType
 
 from headrace.errors import CheckpointError, InputError
 from headrace.operators.chunks import packed, unpacked
@@ -36,6 +34,7 @@ from headrace.operators.packing import (
     tagger,
     unpacker,
 )
+from headrace.operators.spark_private import arrow_schema, spark_schema
 
 __all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_schema"]
 
@@ -132,15 +131,6 @@ def buckets_of(session: SparkSession) -> int:
 
 def _partitions_of(session: SparkSession) -> int:
     return int(str(session.conf.get("spark.sql.shuffle.partitions", "2")))
-
-
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Spark's columns as an operator's, all of which may be null."""
-    return pa.schema([field.with_nullable(True) for field in to_arrow_schema(schema, timezone="UTC")])
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    return from_arrow_schema(schema)
 
 
 class _Host(StatefulProcessor):

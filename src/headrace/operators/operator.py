@@ -7,14 +7,15 @@ from typing import Protocol
 import pyarrow as pa
 
 from headrace.operators.chunks import Chunks
+from headrace.topology.names import FAILED, LATE
 
 __all__ = ["BEGINNING", "FAILED", "LATE", "RESULTS", "Operator", "Output", "Run", "Step"]
 
 BEGINNING = -(2**62)
 """A time before all others, in microseconds, far enough from the edge for durations to be added and taken off."""
 
-RESULTS, LATE, FAILED = "", "late", "failed"
-"""The names of the outputs: the results, the late rows, and those on which a function raised."""
+RESULTS = ""
+"""The name of the output of the results. Late rows and those on which a function raised have outputs as well."""
 
 
 @dataclass(frozen=True, slots=True)

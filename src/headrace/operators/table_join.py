@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.operators.chunks import Chunks
-from headrace.operators.enriching import DELETED, ORDER, TIME
 from headrace.operators.grouping import Indices, array_of, spread
 from headrace.operators.keys import Mask, complete, last_rows, numbered, times_of
 from headrace.operators.log import Log
 from headrace.operators.operator import BEGINNING, RESULTS, Output, Step
 from headrace.operators.windowing import TIME as MOMENT
 from headrace.operators.windowing import timestamps
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
 
 __all__ = ["LEFT", "RIGHT", "TableJoin"]
 
@@ -75,7 +75,7 @@ class TableJoin:
     @cached_property
     def outputs(self) -> Mapping[str, pa.Schema]:
         fields = [*map(self.left.field, self._left_columns), *map(self.right.field, self._right_columns)]
-        marks = [pa.field(TIME, MOMENT), pa.field(ORDER, pa.int64()), pa.field(DELETED, pa.bool_())]
+        marks = [pa.field(VALID_FROM, MOMENT), pa.field(ORDER, pa.int64()), pa.field(DELETED, pa.bool_())]
         return {RESULTS: pa.schema([*fields, *marks])}
 
     def step(self, chunks: Chunks, step: Step) -> Output:
@@ -123,11 +123,11 @@ class TableJoin:
 
     @cached_property
     def _left_columns(self) -> list[str]:
-        return [name for name in self.left.names if name not in (TIME, ORDER, DELETED)]
+        return [name for name in self.left.names if name not in (VALID_FROM, ORDER, DELETED)]
 
     @cached_property
     def _right_columns(self) -> list[str]:
-        aside = {TIME, ORDER, DELETED, *(there for _, there in self.on)}
+        aside = {VALID_FROM, ORDER, DELETED, *(there for _, there in self.on)}
         return [name for name in self.right.names if name not in aside]
 
 
@@ -156,7 +156,7 @@ class _Side:
         rows = pa.concat_tables([known, came]).combine_chunks()
         keys = numbered([rows.column(one) for one in key], np.ones(len(rows), np.bool_))
         deleted = rows.column(DELETED).to_numpy()
-        times, timed = times_of(rows.column(TIME))
+        times, timed = times_of(rows.column(VALID_FROM))
         since = np.where(timed, times, BEGINNING)
         last = last_rows(keys)
         before, after = last_rows(keys[: len(known)]), last

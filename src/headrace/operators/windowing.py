@@ -14,11 +14,12 @@ from headrace.operators.grouping import Indices, array_of, matches
 from headrace.operators.keys import times_of
 from headrace.operators.operator import LATE, RESULTS, Output
 from headrace.topology import Aggregate, Emit, Late
+from headrace.topology.names import DELETED
 
-__all__ = ["BEFORE", "DELETED", "REVISION", "START", "TIME", "WINDOW_END", "WINDOW_START", "Windowing", "timestamps"]
+__all__ = ["BEFORE", "REVISION", "START", "TIME", "WINDOW_END", "WINDOW_START", "Windowing", "timestamps"]
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
-REVISION, DELETED, BEFORE = "revision", "_deleted", "_before"
+REVISION, BEFORE = "revision", "_before"
 START = "start"
 """In tables of state and on the way there: where a row's slice, window or session begins, in microseconds."""
 TIME = pa.timestamp("us", tz="UTC")

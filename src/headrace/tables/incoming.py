@@ -14,16 +14,12 @@ from headrace.tables.definition import Definition
 from headrace.tables.encoding import csv_lines, encoded
 from headrace.tables.order import Order
 from headrace.tables.statements import column, listed, names, same
-from headrace.tables.types import postgres_type
+from headrace.tables.types import POSITION, postgres_type
+from headrace.topology.names import DELETED, STAYS
 
-__all__ = ["STAYS", "Incoming"]
+__all__ = ["Incoming"]
 
 Cursor = psycopg.Cursor[TupleRow]
-
-DELETED = "_deleted"
-STAYS = "_order_stays"
-"""Of two rows of a key that are equal in the view's order, the one for which it is true wins, in one batch."""
-POSITION = "_position"
 
 
 class Incoming:

@@ -3,10 +3,13 @@
 from headrace.errors import InputError
 from headrace.topology import Schema
 from headrace.topology.datatypes import Array, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.names import DELETED, ORDER
 
-__all__ = ["check_names", "check_order", "is_json", "postgres_type"]
+__all__ = ["POSITION", "check_names", "check_order", "is_json", "postgres_type"]
 
 LONGEST_NAME = 63
+POSITION = "_position"
+"""Of the rows of a batch: their place in it."""
 SYSTEM_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
 # As format_type() writes them, so that a column can be compared with the existing one.
 PRIMITIVES = {
@@ -58,7 +61,7 @@ def check_names(schema_name: str, table_name: str, columns: Schema, key: tuple[s
             f"{view}: the schema 'headrace' is reserved for the ledger of Headrace", next_step="rename the app"
         )
     for name in columns.names:
-        if name in (*SYSTEM_COLUMNS, "_deleted", "_position") or name.startswith("_order"):
+        if name in (*SYSTEM_COLUMNS, DELETED, POSITION) or name.startswith(ORDER):
             raise InputError(f"{view}: the column name {name!r} is reserved", next_step="rename it")
     for name in key:
         if name not in columns:

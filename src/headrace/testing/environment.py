@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from headrace.engine import start_session
+from headrace.engine import has_spark_context, start_session
 from headrace.services import Addresses, Home, Services
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ class Environment:
 
     @property
     def spark(self) -> "SparkSession":
-        from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        if SparkContext._active_spark_context is None:  # nobody has started one, or a test has stopped it
+        if not has_spark_context():  # nobody has started one, or a test has stopped it
             settings = {"spark.driver.extraJavaOptions": JAVA_OPTIONS}
             self._spark = start_session("tests", home=self.folder / "spark", master=MASTER, settings=settings)
             self._stack.callback(self._spark.stop)

@@ -38,7 +38,6 @@ __all__ = ["Harness"]
 LIMIT = 30.0
 REAL_TIME_INTERVAL = Duration.of("5 seconds")
 """To settle a real-time node is to wait for the end of its interval: the shortest that Spark takes."""
-REJECTED = "rejected"
 FOR_EVER = {"retention.ms": "-1"}
 """A test tells of any time, and a broker goes by that when it looks for what is past its retention."""
 

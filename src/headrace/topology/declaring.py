@@ -10,8 +10,9 @@ from typing import Any, TypeAlias, TypeVar
 from headrace.errors import InputError, Problem
 from headrace.topology.choices import Latency, OnError
 from headrace.topology.datatypes import DataType, Decimal, Primitive
+from headrace.topology.names import LATE, REJECTED, rejected_topic
 from headrace.topology.nearest import did_you_mean
-from headrace.topology.nodes import LATE, REJECTED, Channel, Node, Parameter, Stream
+from headrace.topology.nodes import Channel, Node, Parameter, Stream
 from headrace.topology.place import Place
 from headrace.topology.schema import Schema
 from headrace.topology.sinks import Sink
@@ -25,7 +26,7 @@ D = TypeVar("D")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 LONGEST_NODE_NAME = 63  # a view's name is a PostgreSQL identifier
-LONGEST_TOPIC_NAME = 249 - len(".rejected")  # Kafka's limit, with room for what cannot be used
+LONGEST_TOPIC_NAME = 249 - len(rejected_topic(""))  # Kafka's limit, with room for what cannot be used
 
 
 class Declaration:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from headrace.topology.graph import Topology
+from headrace.topology.names import failed_topic, rejected_topic
 from headrace.topology.nodes import Node, QueryNode, Source
 
 __all__ = ["as_mermaid", "as_text"]
@@ -79,11 +80,11 @@ def _facts(topology: Topology, node: Node) -> Iterator[str]:
         if node.is_real_time:
             yield str(node.latency)
         yield str(node.guarantee)
-        rejected = [f"{feed.topic_name}.rejected" for feed in topology.rejects_written_by(node)]
+        rejected = [rejected_topic(feed.topic_name) for feed in topology.rejects_written_by(node)]
         if rejected:
             yield f"writes {', '.join(rejected)}"
         if node.diverts:
-            yield f"failed rows to {node.topic_name}.failed"
+            yield f"failed rows to {failed_topic(node.topic_name)}"
 
 
 def _id(node: Node) -> str:

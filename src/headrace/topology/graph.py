@@ -12,7 +12,7 @@ from headrace.topology.wiring import Inputs, feeds_through_steps
 __all__ = ["Topology"]
 
 STRONGEST_FIRST = list(Guarantee)
-NO_SPREAD: Mapping[Node, Duration] = {}
+NO_DISORDER: Mapping[Node, Duration] = {}
 
 
 class Topology:
@@ -110,17 +110,17 @@ class Topology:
                 given[name] = values[feed]
         return node(**given)
 
-    def lateness(self, node: Node, spread: Mapping[Node, Duration] = NO_SPREAD) -> Duration:
+    def lateness(self, node: Node, disorder: Mapping[Node, Duration] = NO_DISORDER) -> Duration:
         """How late rows of a node may be: what it says, else the largest lateness among what it reads.
 
-        To that comes the `spread` of a node: by how much it puts its rows out of order itself.
+        To that comes the `disorder` of a node: by how much it puts its rows out of order itself.
         """
         if isinstance(node, Source):
             return node.lateness
         if isinstance(node, QueryNode) and node.lateness is not None:
             return node.lateness
-        read = (self.lateness(feed.node, spread).microseconds for feed in self._inputs[node].values())
-        return Duration(max(read, default=0) + spread.get(node, Duration(0)).microseconds)
+        read = (self.lateness(feed.node, disorder).microseconds for feed in self._inputs[node].values())
+        return Duration(max(read, default=0) + disorder.get(node, Duration(0)).microseconds)
 
     def beats(self, feed: Feed) -> bool:
         """Whether its watermark advances without events, by a heartbeat of its own or of an upstream topic."""
@@ -131,20 +131,20 @@ class Topology:
             return any(self.beats(upstream) for upstream in self.feeds(node) if not upstream.is_table)
         return node.heartbeat_after is not None
 
-    def describe(self, query: QueryNode, spread: Mapping[Node, Duration] = NO_SPREAD) -> dict[str, Any]:
+    def describe(self, query: QueryNode, disorder: Mapping[Node, Duration] = NO_DISORDER) -> dict[str, Any]:
         """What a query's checkpoint depends on among the declarations, as plain values to compare."""
         described: dict[str, Any] = {
             "kind": query.kind,
             "key": list(query.key),
-            "lateness": str(self.lateness(query, spread)),
-            "sources": dict(sorted(self._describe_feed(feed, spread) for feed in self.feeds(query))),
+            "lateness": str(self.lateness(query, disorder)),
+            "sources": dict(sorted(self._describe_feed(feed, disorder) for feed in self.feeds(query))),
             "rejects": sorted(feed.origin for feed in self.rejects_written_by(query)),
         }
         return described | query.own_fingerprint
 
-    def _describe_feed(self, feed: Feed, spread: Mapping[Node, Duration]) -> tuple[str, dict[str, Any]]:
+    def _describe_feed(self, feed: Feed, disorder: Mapping[Node, Duration]) -> tuple[str, dict[str, Any]]:
         node = feed.node
-        described = {"kind": node.kind, "lateness": str(self.lateness(node, spread))}
+        described = {"kind": node.kind, "lateness": str(self.lateness(node, disorder))}
         return feed.origin, described | node.fingerprint
 
     def _ordered(self, nodes: Sequence[Node]) -> tuple[Node, ...]:

@@ -9,6 +9,7 @@ from headrace.errors import InputError
 from headrace.topology.choices import Format, Guarantee, Latency, OnError
 from headrace.topology.datatypes import Column, Primitive
 from headrace.topology.duration import Duration
+from headrace.topology.names import FAILED, LATE, REJECTED
 from headrace.topology.nearest import did_you_mean
 from headrace.topology.place import Place, place_of_caller
 from headrace.topology.schema import Schema
@@ -32,10 +33,6 @@ __all__ = [
     "Topic",
     "View",
 ]
-
-LATE = "late"
-REJECTED = "rejected"
-FAILED = "failed"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -8,6 +8,7 @@ from headrace.topology.choices import Format
 from headrace.topology.datatypes import Array, Column, DataType, Map, Primitive, Struct
 from headrace.topology.declaring import Declaration, KeyLike, names_of
 from headrace.topology.duration import Duration, DurationLike
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
 from headrace.topology.nearest import did_you_mean
 from headrace.topology.schema import Schema, SchemaLike
 from headrace.topology.times import (
@@ -31,7 +32,7 @@ __all__ = [
 
 RECORD_COLUMNS = ("_key", "_topic", "_partition", "_offset", "_timestamp", "_headers")
 OWN_COLUMNS = frozenset(name.casefold() for name in (*RECORD_COLUMNS, COMPUTED_TIME_COLUMN))
-TABLE_COLUMNS = ("_deleted", "_time", "_order")
+TABLE_COLUMNS = (DELETED, VALID_FROM, ORDER)
 """What a table's changes have beside its columns: whether the key is gone, since when, and after which others."""
 VALUE_TYPES = {Format.STRING: Primitive.STRING, Format.BYTES: Primitive.BINARY}
 # Stands in for a schema that cannot be read, whose app never gets as far as a topology.

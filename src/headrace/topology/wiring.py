@@ -5,8 +5,9 @@ from typing import TypeAlias
 
 from headrace.errors import Problem
 from headrace.topology.declaring import problem_at
+from headrace.topology.names import FAILED
 from headrace.topology.nearest import did_you_mean
-from headrace.topology.nodes import FAILED, Channel, Feed, FunctionNode, Node, Parameter, QueryNode, Step
+from headrace.topology.nodes import Channel, Feed, FunctionNode, Node, Parameter, QueryNode, Step
 from headrace.topology.order import cycles_in
 
 __all__ = ["Inputs", "connect", "feeds_through_steps"]

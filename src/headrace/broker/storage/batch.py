@@ -16,7 +16,6 @@ CRC_START = 21  # the checksum covers everything from the attributes on
 NO_PRODUCER = -1
 NO_TIMESTAMP = -1
 
-_LENGTH = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
@@ -82,11 +81,6 @@ def following(sequence: int, steps: int) -> int:
 
 def parse_header(view: memoryview | bytes | bytearray, position: int = 0) -> Batch:
     return Batch._make(HEADER.unpack_from(view, position))
-
-
-def batch_size(view: memoryview | bytes | bytearray, position: int) -> int:
-    length: int = _LENGTH.unpack_from(view, position + 8)[0]
-    return length + LENGTH_OVERHEAD
 
 
 def checksum_holds(view: memoryview, batch: Batch) -> bool:

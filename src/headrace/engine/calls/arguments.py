@@ -53,13 +53,17 @@ class JoinUse:
     """A join as a node used it: what its checkpoint depends on, and what it means for the watermark of readers."""
 
     described: Mapping[str, Any]
-    held: Duration = NOT_AT_ALL
+    behind_watermark: Duration = NOT_AT_ALL
     """How far behind the watermark its rows are written."""
-    spread: Duration = NOT_AT_ALL
+    added_disorder: Duration = NOT_AT_ALL
     """How much more out of order its rows can be than those it reads: where one side is behind, a pair has the time of
     the other side, and pairs with earlier times follow."""
     explained: str = ""
     """What computes it, for `headrace graph --explain`."""
+    joins_streams: bool = False
+    """Whether it is one of Spark's joins of two streams."""
+    looks_up_table: bool = False
+    """Whether it looks events up in a table, which must be read first."""
     idle: Duration | None = None
     """After how long without events one of the node's sources no longer delays the watermark of the others."""
 

@@ -16,19 +16,19 @@ from headrace.engine.calls.arguments import (
     note,
 )
 from headrace.engine.column_marks import event_times_of, marked_event_time
-from headrace.engine.read.parsing import OFFSET
 from headrace.engine.read.tables import Table, versions_of
-from headrace.engine.write.encoding import DELETED, VALID_FROM, named
+from headrace.engine.write.encoding import named
 from headrace.errors import InputError
 from headrace.operators.enriching import STREAM, TABLE, Enrich
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted
 from headrace.topology.choices import Choice
 from headrace.topology.duration import DurationLike
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
 
 __all__ = ["enrich"]
 
 CALL = "enrich()"
-NO_TIME = "_headrace_no_time"
+NO_EVENT_TIME = "_headrace_no_time"
 
 
 class AsOf(Choice):
@@ -75,11 +75,12 @@ def enrich(
     check_types(CALL, pairs, stream, versions)
     added = [name for name in table.columns if name not in pairs.values()]
     check_clash(CALL, stream.columns, added, "table.select(..., '{0} AS its_{0}')")
-    seen, kept, held = chosen(CALL, "as_of", AsOf, as_of), chosen(CALL, "how", Kept, how), duration(CALL, "wait", wait)
-    needs_time = seen is AsOf.EVENT or held.microseconds or event_times_of(stream)
-    time = event_time(CALL, stream) if needs_time else NO_TIME
-    events = stream if needs_time else stream.withColumn(NO_TIME, F.lit(0).cast("timestamp"))
-    rows = versions.select(*(named(name) for name in [*pairs.values(), *added, VALID_FROM, OFFSET, DELETED]))
+    seen, kept = chosen(CALL, "as_of", AsOf, as_of), chosen(CALL, "how", Kept, how)
+    waited = duration(CALL, "wait", wait)
+    needs_time = seen is AsOf.EVENT or waited.microseconds or event_times_of(stream)
+    time = event_time(CALL, stream) if needs_time else NO_EVENT_TIME
+    events = stream if needs_time else stream.withColumn(NO_EVENT_TIME, F.lit(0).cast("timestamp"))
+    rows = versions.select(*(named(name) for name in [*pairs.values(), *added, VALID_FROM, ORDER, DELETED]))
     operator = Enrich(
         on=tuple(pairs.items()),
         time=time,
@@ -87,12 +88,19 @@ def enrich(
         table=arrow_schema(rows.schema),
         as_of=seen.value,
         how=kept.value,
-        wait_us=held.microseconds,
+        wait_us=waited.microseconds,
         backdates_first=not table.is_timed,
     )
     buckets = buckets_of(stream.sparkSession)
-    described = {"enrich": str(table), "on": dict(pairs), "as_of": str(seen), "how": str(kept), "wait": str(held)}
-    note(JoinUse(described | {"buckets": buckets}, held=held, explained=f"enrich with {table}: Headrace's operator"))
+    described = {"enrich": str(table), "on": dict(pairs), "as_of": str(seen), "how": str(kept), "wait": str(waited)}
+    note(
+        JoinUse(
+            described | {"buckets": buckets},
+            behind_watermark=waited,
+            explained=f"enrich with {table}: Headrace's operator",
+            looks_up_table=True,
+        )
+    )
     keys = {STREAM: [named(here) for here in pairs], TABLE: [named(there) for there in pairs.values()]}
     instead = "use as_of='now'" if table.is_timed else "give the table an event_time, or use as_of='now'"
     hint = f"events are older than the first row of their key in the table {table}: {instead}"
@@ -101,6 +109,6 @@ def enrich(
         *(
             marked_event_time(named(name), name) if name == time else named(name)
             for name in enriched.columns
-            if name != NO_TIME
+            if name != NO_EVENT_TIME
         )
     )

@@ -55,7 +55,7 @@ def gather(
     buckets = buckets_of(first.sparkSession)
     described = {"gather": list(titles), "on": list(keys), "within": str(span), "buckets": buckets}
     explained = f"gather {', '.join(titles)} within {span}: Headrace's operator"
-    note(JoinUse(described, spread=span, explained=explained))
+    note(JoinUse(described, added_disorder=span, explained=explained))
     given = dict(zip(titles, parts, strict=True))
     rows = hosted(operator, given, {title: [named(key) for key in keys] for title in titles}, buckets).rows()
     return rows.select(

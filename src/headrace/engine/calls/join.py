@@ -82,7 +82,8 @@ def join(
     if JOINED_AT in left.columns:
         raise InputError(f"join(): {JOINED_AT!r} is a column that the join adds", next_step="rename the column")
     described = {"join": kind.value, "on": dict(pairs), "within": str(span)}
-    note(JoinUse(described, spread=span, explained=f"{kind} join within {span}: Spark's own join"))
+    explained = f"{kind} join within {span}: Spark's own join"
+    note(JoinUse(described, added_disorder=span, explained=explained, joins_streams=True))
 
     other = right.select(*(named(name).alias(RIGHT + name) for name in right.columns))
     earlier, later = named(left_time), named(RIGHT + right_time)

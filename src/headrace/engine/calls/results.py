@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from headrace.engine.column_marks import marked_time
 from headrace.engine.plan.analysis import is_projection, origins
+from headrace.engine.spark_private.plans import is_read_by_spark_of_a_dataframe
 from headrace.engine.write.encoding import (
-    DELETED,
     HEADERS,
-    RECORD,
+    ORDERED_RECORD,
     changelog,
     failed_headers,
     headers_of,
@@ -28,13 +28,14 @@ from headrace.engine.write.encoding import (
 )
 from headrace.errors import InputError
 from headrace.operators.hosting import Hosted, spark_schema
-from headrace.operators.operator import FAILED, LATE, RESULTS
+from headrace.operators.operator import RESULTS
 from headrace.operators.packing import OUTPUT, column_of
+from headrace.operators.windowing import BEFORE, REVISION, WINDOW_END
 from headrace.topology import Schema
+from headrace.topology.names import DELETED, FAILED, LATE, STAYS
 
 __all__ = [
     "LATE_RECORD",
-    "STAYS",
     "LateRows",
     "PerEvent",
     "Result",
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 NOW, WAS, ENTRY = "_headrace_now", "_headrace_was", "_headrace_entry"
-HOLDS, HELD = "_headrace_holds", "_headrace_held"
+HOLDS, HELD_BEFORE = "_headrace_holds", "_headrace_held"
 IS_LATE, LATE_ROW = "_headrace_is_late", "_headrace_late"
 """Of a row that leaves by a channel, late or failed: that it does, and its columns."""
 WHY = "_headrace_why"
@@ -57,9 +58,6 @@ WHY = "_headrace_why"
 BY_TIME = "_headrace_order"
 LATE_RECORD = "_late"
 """Beside a view's rows: the record of a late row, null for other rows."""
-STAYS = "_order_stays"
-"""A view takes the greatest of a key: of one that a row gives up and another takes, the one that takes it."""
-REVISION, BEFORE, WINDOW_END = "revision", "_before", "window_end"
 FIRST = "0001-01-01 00:00:00"
 
 Change = Callable[[DataFrame, Sequence[str]], DataFrame]
@@ -109,7 +107,7 @@ class Result:
         now = self._changed(NOW, lambda rows, _: rows.withColumn(HOLDS, named(HOLDS) & holds))
         if not self._revises:
             return now
-        both = now._changed(WAS, lambda rows, _: rows.withColumn(HELD, named(HELD) & holds))
+        both = now._changed(WAS, lambda rows, _: rows.withColumn(HELD_BEFORE, named(HELD_BEFORE) & holds))
         return replace(both, _deletes=True)
 
     def with_columns(self, **columns: str | Column) -> "Result":
@@ -133,8 +131,8 @@ class Result:
         return list(shown(self).columns)
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_jdf":
-            _refuse("cannot be joined or unioned")  # Spark reads this attribute of every DataFrame it is given
+        if is_read_by_spark_of_a_dataframe(name):
+            _refuse("cannot be joined or unioned")
         if name.startswith("_"):
             raise AttributeError(f"a windowed result has no attribute {name!r}")
         _refuse(f"has no .{name}")
@@ -175,14 +173,14 @@ def result_of(
 ) -> Result:
     """The outputs of a window's operator. `deletes` says whether the operator itself can delete rows."""
     results = spark_schema(hosted.operator.outputs[RESULTS])
-    again = BEFORE in results.names
-    told = [field.name for field in cast(StructType, results[BEFORE].dataType)] if again else []
+    can_be_revised = BEFORE in results.names
+    kept_before = [field.name for field in cast(StructType, results[BEFORE].dataType)] if can_be_revised else []
 
     def now(name: str) -> Column:
         return F.col(column_of(RESULTS)).getField(name)
 
     def was(name: str) -> Column:
-        if name in told:
+        if name in kept_before:
             return now(BEFORE).getField(name)
         return now(name) - 1 if name == REVISION else now(name)
 
@@ -193,9 +191,9 @@ def result_of(
         )
 
     is_result = F.col(OUTPUT) == RESULTS
-    columns = [row(now).alias(NOW), (is_result & ~now(DELETED) if again else is_result).alias(HOLDS)]
-    if again:
-        columns += [row(was).alias(WAS), (is_result & now(BEFORE).isNotNull()).alias(HELD)]
+    columns = [row(now).alias(NOW), (is_result & ~now(DELETED) if can_be_revised else is_result).alias(HOLDS)]
+    if can_be_revised:
+        columns += [row(was).alias(WAS), (is_result & now(BEFORE).isNotNull()).alias(HELD_BEFORE)]
     if late is not None or failed is not None:
         aside = [F.col(column_of(LATE))] if late is not None else []
         if failed is not None:
@@ -203,7 +201,15 @@ def result_of(
             aside.append(fault.getField("row"))
             columns.append(F.when(F.col(OUTPUT) == FAILED, fault.dropFields("row")).alias(WHY))
         columns += [(~is_result).alias(IS_LATE), F.coalesce(*aside).alias(LATE_ROW)]
-    return Result(hosted.tagged().select(*columns), again, late, tuple(identity), again and deletes, failed, per_event)
+    return Result(
+        hosted.tagged().select(*columns),
+        can_be_revised,
+        late,
+        tuple(identity),
+        can_be_revised and deletes,
+        failed,
+        per_event,
+    )
 
 
 def shown(result: Result) -> DataFrame:
@@ -320,14 +326,17 @@ def result_records(
         first = F.when(named(DELETED), F.lit(FIRST).cast("timestamp"))
         by_time = first if time is None else first.otherwise(named(time))
         ordered = entries.withColumn(BY_TIME, by_time)
-        told = changelog(ordered, schema, topic, key, time, BY_TIME, keep=kept)
+        written = changelog(ordered, schema, topic, key, time, BY_TIME, keep=kept)
     else:
-        told = records(entries, schema, topic, key, time, keep=kept)
+        written = records(entries, schema, topic, key, time, keep=kept)
     if not kept:
-        return told
-    beside = _beside(told, result, late_topic, failed_topic)
-    return beside.select(
-        *(F.when(named(IS_LATE), named(name)).otherwise(F.col(ENTRY).getField(name)).alias(name) for name in RECORD)
+        return written
+    separated = _with_late_records(written, result, late_topic, failed_topic)
+    return separated.select(
+        *(
+            F.when(named(IS_LATE), named(name)).otherwise(F.col(ENTRY).getField(name)).alias(name)
+            for name in ORDERED_RECORD
+        )
     )
 
 
@@ -335,12 +344,13 @@ def result_rows(result: Result, key: Sequence[str], late_topic: str, failed_topi
     """Results for a view, with `_deleted` where they may go, and the record of a late or failed row in `_late`."""
     entries = _entries(result, key)
     if result._revises:
+        # Of a key that a row gives up and another takes, the one that takes it.
         entries = entries.withColumn(STAYS, ~named(DELETED))
     if not _aside(result):
         return entries
-    beside = _beside(entries, result, late_topic, failed_topic)
-    record = F.struct(*map(named, RECORD))
-    return beside.select(f"{ENTRY}.*", F.when(named(IS_LATE), record).alias(LATE_RECORD))
+    separated = _with_late_records(entries, result, late_topic, failed_topic)
+    record = F.struct(*map(named, ORDERED_RECORD))
+    return separated.select(f"{ENTRY}.*", F.when(named(IS_LATE), record).alias(LATE_RECORD))
 
 
 def _entries(result: Result, key: Sequence[str]) -> DataFrame:
@@ -354,8 +364,9 @@ def _entries(result: Result, key: Sequence[str]) -> DataFrame:
         moved |= ~F.col(NOW).getField(name).eqNullSafe(F.col(WAS).getField(name))
     gone = F.struct(F.lit(True).alias(DELETED), named(WAS).alias("row"))
     here = F.struct(F.lit(False).alias(DELETED), named(NOW).alias("row"))
-    told = F.array_compact(F.array(F.when(named(HELD) & (~named(HOLDS) | moved), gone), F.when(named(HOLDS), here)))
-    some = result._frame.filter(seen | named(HELD)).select(F.explode_outer(told).alias(ENTRY), *late)
+    is_gone = named(HELD_BEFORE) & (~named(HOLDS) | moved)
+    changes = F.array_compact(F.array(F.when(is_gone, gone), F.when(named(HOLDS), here)))
+    some = result._frame.filter(seen | named(HELD_BEFORE)).select(F.explode_outer(changes).alias(ENTRY), *late)
     return some.select(f"{ENTRY}.row.*", f"{ENTRY}.{DELETED}", *late)
 
 
@@ -366,19 +377,19 @@ def _aside(result: Result) -> list[str]:
     return [] if result._late is None else [IS_LATE, LATE_ROW]
 
 
-def _beside(rows: DataFrame, result: Result, late_topic: str, failed_topic: str) -> DataFrame:
+def _with_late_records(rows: DataFrame, result: Result, late_topic: str, failed_topic: str) -> DataFrame:
     """Each row with its own columns in one, and beside them a record of the late or failed row that it may be."""
     aside = result._failed or result._late
     assert aside is not None
     kept = [name for name in _aside(result) if name != LATE_ROW]
     own = [named(name) for name in rows.columns if name not in (LATE_ROW, *kept)]
     opened = rows.select(F.struct(*own).alias(ENTRY), *map(named, kept), f"{LATE_ROW}.*")
-    told = records(opened, aside.schema, late_topic, aside.key, aside.time, keep=[ENTRY, *kept])
+    rows = records(opened, aside.schema, late_topic, aside.key, aside.time, keep=[ENTRY, *kept])
     if result._failed is None:
-        return told
+        return rows
     is_failed = named(WHY).isNotNull()
     headers = headers_of(failed_headers(F.col(WHY).getField("reason"), F.col(WHY).getField("error")))
-    return told.withColumns(
+    return rows.withColumns(
         {
             "topic": F.when(is_failed, F.lit(failed_topic)).otherwise(F.col("topic")),
             "headers": F.when(is_failed, headers.cast(HEADERS)).otherwise(F.col("headers")),

@@ -4,12 +4,12 @@ from pyspark.sql import DataFrame
 
 from headrace.engine.calls.arguments import How, JoinUse, OnLike, check_clash, check_types, chosen, columns_on, note
 from headrace.engine.column_marks import marked_key
-from headrace.engine.read.parsing import OFFSET
 from headrace.engine.read.tables import Table, versions_of
-from headrace.engine.write.encoding import DELETED, VALID_FROM, named
+from headrace.engine.write.encoding import named
 from headrace.errors import InputError
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted
 from headrace.operators.table_join import LEFT, RIGHT, TableJoin
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
 
 __all__ = ["join_tables"]
 
@@ -46,7 +46,7 @@ def join_tables(left: Table, right: Table, on: OnLike, how: str) -> Table:
 
 
 def _rows(table: Table) -> DataFrame:
-    return versions_of(table).select(*(named(name) for name in [*table.columns, VALID_FROM, OFFSET, DELETED]))
+    return versions_of(table).select(*(named(name) for name in [*table.columns, VALID_FROM, ORDER, DELETED]))
 
 
 def _check_keys(left: Table, right: Table, pairs: dict[str, str], how: How) -> None:

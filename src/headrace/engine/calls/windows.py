@@ -14,16 +14,17 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from headrace.engine.calls.results import LateRows, PerEvent, Result, result_of
 from headrace.engine.calls.window_operators import Applied, WindowSpec, input_of, operator_of
 from headrace.engine.column_marks import event_times_of, is_windowed, key_of, lateness_of, marked_time
-from headrace.engine.write.encoding import DELETED, named
+from headrace.engine.spark_private.plans import ClassicDataFrame, with_the_plan_of
+from headrace.engine.write.encoding import named
 from headrace.errors import InputError
 from headrace.operators.aggregates import result_type
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted, spark_schema
-from headrace.operators.operator import FAILED, LATE, RESULTS
+from headrace.operators.operator import RESULTS
+from headrace.operators.windowing import BEFORE, REVISION, WINDOW_END, WINDOW_START
 from headrace.topology import (
     Aggregate,
     AggregateKind,
@@ -40,18 +41,18 @@ from headrace.topology import (
 )
 from headrace.topology.declaring import names_of
 from headrace.topology.duration import DurationLike
+from headrace.topology.names import DELETED, FAILED, LATE
 from headrace.topology.nearest import did_you_mean
 from headrace.topology.schema import SchemaLike
 
 __all__ = ["WINDOW_END", "WINDOW_START", "WindowUse", "Windowed", "WindowedRows", "uses_of_windows", "windowed"]
 
-WINDOW_START, WINDOW_END = "window_start", "window_end"
 WINDOW = "_window"
-AGAIN = ("revision", "_deleted", "_before")
+REVISING = (REVISION, DELETED, BEFORE)
 """The columns that an operator adds to rows that can be written again."""
 CONDITIONS = ("_opens", "_closes")
 """The columns that it adds to rows that open and close sessions."""
-RESERVED = (WINDOW_START, WINDOW_END, *AGAIN, *CONDITIONS)
+RESERVED = (WINDOW_START, WINDOW_END, *REVISING, *CONDITIONS)
 NO_TIME = Duration(0)
 SPARK_AGGREGATES = {"avg": "mean"} | {kind.value: kind.value for kind in AggregateKind}
 
@@ -370,7 +371,7 @@ def _check_columns(columns: Sequence[str], kept: Sequence[str], spec: WindowSpec
     """Refuse columns of the rows with the name of a column that the window adds; Spark ignores the case of names."""
     added = {
         *((WINDOW_START, WINDOW_END) if isinstance(spec.window, Sliding) else ()),
-        *(AGAIN if spec.revises else ()),
+        *(REVISING if spec.revises else ()),
     }
     clash = [name for name in kept if name.casefold() in added]
     if isinstance(spec.window, EventSession):
@@ -455,12 +456,12 @@ def _computed(aggregate: Aggregate, time: str) -> Column:
 
 
 def _per_event(spec: WindowSpec) -> PerEvent:
-    shared = frozenset([*spec.by, *(name for name, _ in spec.aggregates), *AGAIN])
+    shared = frozenset([*spec.by, *(name for name, _ in spec.aggregates), *REVISING])
     final = 'emit="final"' if spec.late is not Late.CORRECT else 'emit="final", late="divert"'
     return PerEvent(shared, (*spec.by, spec.time), final)
 
 
 def _as_rows(frame: DataFrame, deletes: bool = False) -> WindowedRows:
-    rows = WindowedRows(frame._jdf, frame.sparkSession)
+    rows = with_the_plan_of(frame, WindowedRows)
     rows._deletes = deletes
     return rows

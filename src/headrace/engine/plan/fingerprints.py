@@ -27,17 +27,17 @@ EMITS = {"append": "final", "update": "changes"}
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """A sentence for each change; none if both are the same."""
-    told = list(_sources(before.get("sources", {}), now.get("sources", {})))
+    found = list(_sources(before.get("sources", {}), now.get("sources", {})))
     if (OPERATORS in before) != (OPERATORS in now):
-        told.append("it had state and now has none" if OPERATORS in before else "it had no state and now has some")
+        found.append("it had state and now has none" if OPERATORS in before else "it had no state and now has some")
         before, now = (_without(side, OF_STATE) for side in (before, now))
-    told += _windows(before.get("windows", []), now.get("windows", []))
+    found += _windows(before.get("windows", []), now.get("windows", []))
     rest = [_without(side, ("sources", "windows", OPERATORS)) for side in (before, now)]
-    told += _each(rest[0], rest[1], {name: NAMES.get(name, name) for name in {**rest[0], **rest[1]}})
-    if not told:
+    found += _each(rest[0], rest[1], {name: NAMES.get(name, name) for name in {**rest[0], **rest[1]}})
+    if not found:
         # Headrace's own windows are compared above. Spark's operators matter for queries that do not use those.
-        told += _compared(NAMES[OPERATORS], before.get(OPERATORS), now.get(OPERATORS))
-    return told
+        found += _compared(NAMES[OPERATORS], before.get(OPERATORS), now.get(OPERATORS))
+    return found
 
 
 def _sources(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Checks what a node's function returned against the node's declaration."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -10,16 +11,24 @@ from headrace.engine.calls.windows import Windowed
 from headrace.engine.column_marks import output_time
 from headrace.engine.read.parsing import nullable
 from headrace.engine.read.tables import Table, rows_of
-from headrace.engine.write.encoding import DELETED, VALID_FROM, check_can_be_carried
+from headrace.engine.write.encoding import check_can_be_carried
 from headrace.errors import InputError
 from headrace.topology import QueryNode, Schema
 from headrace.topology.datatypes import Column, Decimal, Primitive
+from headrace.topology.names import DELETED, VALID_FROM
 from headrace.topology.nearest import did_you_mean
 
-__all__ = ["DELETED", "Output", "outputs_of", "read_output"]
+__all__ = ["Output", "outputs_of", "read_output"]
 
-Output = tuple[DataFrame, Schema, str | None]
-"""Rows, their columns, and which of them is the event time."""
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The rows that a node writes to one place, and their columns."""
+
+    rows: DataFrame
+    schema: Schema
+    event_time: str | None
+    """Which of the columns it is; None where there is none."""
 
 
 def outputs_of(node: QueryNode, returned: Any, *, streaming: bool = True) -> dict[str, DataFrame]:
@@ -60,9 +69,9 @@ def read_output(node: QueryNode, rows: DataFrame, changes: bool) -> Output:
         _check_deleted(node, rows)
     if not node.sink.takes_records:
         _check_order_by(node, schema)
-        return rows, schema, None
+        return Output(rows, schema, None)
     check_can_be_carried(schema)
-    return rows, schema, _event_time(node, rows, schema)
+    return Output(rows, schema, _event_time(node, rows, schema))
 
 
 def _changes(node: QueryNode, table: Table) -> DataFrame:

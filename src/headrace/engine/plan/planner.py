@@ -26,18 +26,14 @@ from headrace.engine.calls.results import (
 from headrace.engine.calls.windows import WINDOW_START, WindowUse, uses_of_windows
 from headrace.engine.column_marks import is_window_time, output_time
 from headrace.engine.plan.analysis import (
-    APPEND,
-    UPDATE,
     keeps_python_state,
-    mode_problem,
     places_of,
-    real_time_complaint,
-    real_time_problems,
     runs_python,
     shortened,
     stateful_operators,
     stream_joins,
 )
+from headrace.engine.plan.modes import output_mode, real_time_mode
 from headrace.engine.plan.outputs import Output, outputs_of, read_output
 from headrace.engine.plan.shipping import check_packages, pack_users_code, send_headrace
 from headrace.engine.read.parsing import Shape
@@ -46,7 +42,7 @@ from headrace.engine.read.sources import RejectsReader, read
 from headrace.engine.read.tables import Table
 from headrace.engine.run.heartbeats import MarkedTopic
 from headrace.engine.run.session import runs_here
-from headrace.engine.write.encoding import DELETED, ORDER, changelog, records
+from headrace.engine.write.encoding import changelog, records
 from headrace.engine.write.failed_rows import Rerun, check_can_divert
 from headrace.errors import InputError, PlanError, Problem
 from headrace.topology import (
@@ -64,7 +60,7 @@ from headrace.topology import (
     Topology,
     Tumbling,
 )
-from headrace.topology.nodes import FAILED, LATE
+from headrace.topology.names import DELETED, LATE, ORDER, failed_topic, rejected_topic
 from headrace.topology.place import users_place
 
 __all__ = ["PlannedQuery", "RejectedFeed", "plan_topology"]
@@ -124,7 +120,7 @@ class PlannedQuery:
     """What computes its windows, and why."""
     looked_up: tuple[QueryNode, ...] = ()
     """The nodes whose tables its events are looked up in."""
-    held: Duration | None = None
+    behind_watermark: Duration | None = None
     """How far behind its watermark its rows may be; None where that is not known."""
     rerun: Rerun | None = None
     """The node's function over parts of a batch; None where it keeps state, or reads what has no offsets."""
@@ -153,6 +149,22 @@ def plan_topology(topology: Topology, spark: SparkSession, config: RunConfig) ->
     return planned
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a node's function: what it returned, and what it used."""
+
+    returned: Any
+    rejects: list[DataFrame]
+    """In real-time mode: the rejected records of its feeds, as records."""
+    windows: list[WindowUse]
+    joins: list[JoinUse]
+
+    @property
+    def idle(self) -> Duration | None:
+        """After how long a silent source no longer delays the others; None where it does not merge."""
+        return next((join.idle for join in self.joins if join.idle is not None), None)
+
+
 class _Planner:
     def __init__(self, topology: Topology, spark: SparkSession, config: RunConfig) -> None:
         self.topology = topology
@@ -160,7 +172,7 @@ class _Planner:
         self.config = config
         self.problems: list[Problem] = []
         self._written: dict[Feed, Shape] = {}
-        self._spread: dict[Node, Duration] = {}
+        self._added_disorder: dict[Node, Duration] = {}
         self._failed: set[Node] = set()
 
     def check_ingestion_times(self) -> None:
@@ -190,7 +202,7 @@ class _Planner:
         except InputError as error:
             self._problem(node, error.problem, error.next_step, error)
         except Exception as error:
-            self._problem(node, _told(error), None, error)
+            self._problem(node, _message_of(error), None, error)
         return None
 
     def _planned(self, node: QueryNode, feeds: tuple[Feed, ...]) -> PlannedQuery:
@@ -201,25 +213,28 @@ class _Planner:
         readings = {feed: replace(self._reading(feed), real_time=real_time) for feed in feeds}
         if not real_time:
             readings |= {feed: self._beating(reading) for feed, reading in readings.items()}
-        returned, beside, windows, joins = self._called(node, readings, config, real_time)
-        idle = next((join.idle for join in joins if join.idle is not None), None)
-        if idle is not None and not real_time:
-            # Now that it is known that it merges: whichever of its sources is silent must not hold back the others.
+        call = self._call(node, readings, config, real_time)
+        if call.idle is not None and not real_time:
+            # Only the call shows that the function merges: whichever of its sources is silent must not hold back the
+            # others. Markers are read below the watermark, which the function's rows have from the start, so they
+            # cannot be added to what it returned: it is called with other rows.
             readings = {feed: replace(reading, markers=_may_be_marked(reading)) for feed, reading in readings.items()}
-            returned, beside, windows, joins = self._called(node, readings, config, real_time)
-        self._spread[node] = Duration(sum(join.spread.microseconds for join in joins))
-        result = returned if isinstance(returned, Result) else None
-        given = outputs_of(node, returned if result is None else shown(result))
-        again = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
-        changes = again or node.holds_table
+            call = self._call(node, readings, config, real_time)
+        windows, joins = call.windows, call.joins
+        self._added_disorder[node] = Duration(sum(join.added_disorder.microseconds for join in joins))
+        result = call.returned if isinstance(call.returned, Result) else None
+        given = outputs_of(node, call.returned if result is None else shown(result))
+        revised = any(window.emit is Emit.CHANGES for window in windows) if result is None else revises(result)
+        changes = revised or node.holds_table
         outputs = {channel: read_output(node, rows, changes) for channel, rows in given.items()}
         order_by = None if node.sink.takes_records else node.order_by
         if result is None:
             for window in windows:
                 if window.revises and window.why_operator is None:
-                    for rows, _, _ in outputs.values():
-                        check_identity(window.identity, rows.columns, node.key, order_by, DELETED in rows.columns)
-        late, late_schema, failed_topic = Channel(node, LATE, node.place), {}, f"{node.topic_name}.{FAILED}"
+                    for output in outputs.values():
+                        names = output.rows.columns
+                        check_identity(window.identity, names, node.key, order_by, DELETED in names)
+        late, late_schema, failed_to = Channel(node, LATE, node.place), {}, failed_topic(node.topic_name)
         if result is not None:
             check_key(result, node.key, order_by)
             if (rows_late := late_rows(result)) is not None:
@@ -227,48 +242,49 @@ class _Planner:
                 late_schema[LATE] = rows_late.schema
         if node.sink.takes_records:
             written = []
-            for channel, (rows, schema, time) in outputs.items():
+            for channel, output in outputs.items():
                 feed = Channel(node, channel, node.place) if channel else node
+                schema, time = output.schema, output.event_time
                 column = None if time is None else ColumnTime(time)
                 self._written[feed] = Shape(schema, key=node.key, time=column, is_table=changes)
                 if result is not None:
                     written.append(
-                        result_records(result, schema, feed.topic_name, node.key, time, late.topic_name, failed_topic)
+                        result_records(result, schema, feed.topic_name, node.key, time, late.topic_name, failed_to)
                     )
                 else:
-                    written.append(_records(rows, schema, feed.topic_name, node.key, time, changes))
+                    written.append(_records(output.rows, output, feed.topic_name, node.key, changes))
             frame = reduce(DataFrame.unionByName, written)
-            if beside and stateful_operators(frame):
+            if call.rejects and stateful_operators(frame):
                 raise InputError(
                     'with latency="real-time" a node with state cannot write rejected records, and it is the only '
                     f"reader of {', '.join(str(feed) for feed in rejected)}",
                     next_step="add another reader, which will write them, or move the state to the next node",
                 )
-            frame = reduce(DataFrame.unionByName, beside, frame)
+            frame = reduce(DataFrame.unionByName, call.rejects, frame)
         elif result is not None:
-            frame = result_rows(result, node.key, late.topic_name, failed_topic)
+            frame = result_rows(result, node.key, late.topic_name, failed_to)
         else:
-            frame = outputs[""][0]
+            frame = outputs[""].rows
         check_can_divert(node, frame, feeds, any(window.spec.applied is not None for window in windows))
-        mode = _real_time_mode(frame, windows) if real_time else _output_mode(node, frame, windows)
+        mode = real_time_mode(frame, windows) if real_time else output_mode(node, frame, windows)
         return PlannedQuery(
             node=node,
             frame=frame,
-            output_schemas={channel: schema for channel, (_, schema, _) in outputs.items()} | late_schema,
+            output_schemas={channel: output.schema for channel, output in outputs.items()} | late_schema,
             output_mode=mode,
             feeds=feeds,
             rejects=() if real_time else tuple(self._rejected(readings[feed], frame) for feed in rejected),
             fingerprint=self._fingerprint(node, frame, windows, joins, mode, readings),
-            marked=tuple(self._marked(reading, idle) for reading in readings.values() if reading.markers),
+            marked=tuple(self._marked(reading, call.idle) for reading in readings.values() if reading.markers),
             late_topic=late.topic_name if late in self._written else None,
             explained=(
                 *(window.explain() for window in windows),
                 *(join.explained for join in joins if join.explained),
             ),
             looked_up=self._looked_up(feeds, joins),
-            held=_held(node, [rows for rows, _, _ in outputs.values()], joins),
+            behind_watermark=_behind_watermark(node, [output.rows for output in outputs.values()], joins),
             rerun=None if real_time else self._rerun(node, frame, readings, outputs, changes),
-            deletes_kept=_deletes_kept(node, outputs[""][0], windows, joins) if node.order_by else None,
+            deletes_kept=_deletes_kept(node, outputs[""].rows, windows, joins) if node.order_by else None,
         )
 
     def _rerun(
@@ -282,35 +298,33 @@ class _Planner:
         if stateful_operators(frame) or not all(feed.has_topic for feed in readings):
             return None
 
-        def again(frames: Mapping[Feed, DataFrame | Table]) -> DataFrame:
+        def rerun(frames: Mapping[Feed, DataFrame | Table]) -> DataFrame:
             given = outputs_of(node, self.topology.call(node, frames), streaming=False)
             if not node.sink.takes_records:
                 return given[""]
             topics = {channel: Channel(node, channel, node.place) if channel else node for channel in given}
             parts = [
-                _records(rows, outputs[channel][1], topics[channel].topic_name, node.key, outputs[channel][2], changes)
+                _records(rows, outputs[channel], topics[channel].topic_name, node.key, changes)
                 for channel, rows in given.items()
             ]
             return reduce(DataFrame.unionByName, parts)
 
-        return Rerun(node, readings, self.config, again)
+        return Rerun(node, readings, self.config, rerun)
 
-    def _called(
-        self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool
-    ) -> tuple[Any, list[DataFrame], list[WindowUse], list[JoinUse]]:
-        """What a node's function returns, the rejects in real-time mode, and the windows and joins that it used."""
+    def _call(self, node: QueryNode, readings: Mapping[Feed, Reading], config: RunConfig, real_time: bool) -> _Call:
+        """Call a node's function with the rows of its feeds."""
         rejected = self.topology.rejects_written_by(node)
         frames: dict[Feed, DataFrame | Table] = {}
-        beside: list[DataFrame] = []
+        rejected_records: list[DataFrame] = []
         for feed, reading in readings.items():
-            rejects_to = f"{feed.topic_name}.rejected" if real_time and feed in rejected else None
+            rejects_to = rejected_topic(feed.topic_name) if real_time and feed in rejected else None
             frames[feed], rejects = read(self.spark, reading, config, node.name, rejects_to)
             if rejects is not None:
-                beside.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
+                rejected_records.append(rejects.withColumn(ORDER, F.lit(None).cast("timestamp")))
         emit = Emit.CHANGES if node.holds_table else Emit.FINAL
         with uses_of_windows(emit, diverts=node.diverts) as windows, uses_of_joins() as joins:
             returned = self.topology.call(node, frames)
-        return returned, beside, windows, joins
+        return _Call(returned, rejected_records, windows, joins)
 
     def _beating(self, reading: Reading) -> Reading:
         # Late rows are late by the watermark of the node they come from: theirs is their own.
@@ -328,14 +342,14 @@ class _Planner:
         )
 
     def _looked_up(self, feeds: tuple[Feed, ...], joins: list[JoinUse]) -> tuple[QueryNode, ...]:
-        if not any("enrich" in join.described for join in joins):
+        if not any(join.looks_up_table for join in joins):
             return ()
         tables = [feed for feed in feeds if feed in self._written and self._written[feed].is_table]
         return tuple(query for query in self.topology.analysed if any(feed.node is query for feed in tables))
 
     def _rejected(self, reading: Reading, frame: DataFrame) -> RejectedFeed:
         metric = reading.metric if places_of(frame, reading.feed) == 1 else None
-        return RejectedFeed(reading.feed, f"{reading.feed.topic_name}.rejected", metric, reading, self.config)
+        return RejectedFeed(reading.feed, rejected_topic(reading.feed.topic_name), metric, reading, self.config)
 
     def _fingerprint(
         self,
@@ -346,7 +360,7 @@ class _Planner:
         mode: str,
         readings: Mapping[Feed, Reading],
     ) -> dict[str, Any]:
-        described = self.topology.describe(node, self._spread)
+        described = self.topology.describe(node, self._added_disorder)
         # Spark keeps the offsets of its sources by their number.
         described["sources"] |= {
             f"markers of topic {feed.topic_name}": {} for feed, reading in readings.items() if reading.markers
@@ -364,7 +378,7 @@ class _Planner:
 
     def _reading(self, feed: Feed) -> Reading:
         node = feed.node
-        lateness = self.topology.lateness(node, self._spread)
+        lateness = self.topology.lateness(node, self._added_disorder)
         if feed.is_diverted:
             return Reading(feed, Shape(FAILED_SCHEMA if feed.is_failed else REJECTS_SCHEMA, Format.BYTES), lateness)
         if feed.is_late and feed not in self._written:
@@ -404,9 +418,9 @@ class _Planner:
         self.problems.append(Problem(f"{node.kind} {node.name!r}: {message}", file, line, next_step))
 
 
-def _records(
-    rows: DataFrame, schema: Schema, topic: str, key: tuple[str, ...], time: str | None, changes: bool
-) -> DataFrame:
+def _records(rows: DataFrame, output: Output, topic: str, key: tuple[str, ...], changes: bool) -> DataFrame:
+    """Rows with the columns of an output, as records."""
+    schema, time = output.schema, output.event_time
     if not changes:
         return records(rows, schema, topic, key, time)
     # The last row of a key is the table's, so they keep their order; all of a window have one time.
@@ -419,77 +433,27 @@ def _may_be_marked(reading: Reading) -> bool:
 
 def _deletes_kept(node: QueryNode, rows: DataFrame, windows: list[WindowUse], joins: list[JoinUse]) -> Duration | None:
     """How far behind the watermark the order values of a view's rows may be: known where they are event times."""
-    if not node.order_by or stream_joins(rows) > sum("join" in join.described for join in joins):
+    if not node.order_by or stream_joins(rows) > sum(join.joins_streams for join in joins):
         return None
     first = node.order_by[0]
     spans = [window.spec.window.size for window in windows if isinstance(window.spec.window, Tumbling | Hopping)]
     starts = first == WINDOW_START and len(spans) == len(windows) > 0
     if first != output_time(rows) and not starts:
         return None
-    parts = [*spans, *(window.spec.until for window in windows), *(join.spread for join in joins)]
+    parts = [*spans, *(window.spec.until for window in windows), *(join.added_disorder for join in joins)]
     return Duration(sum(part.microseconds for part in parts))
 
 
-def _held(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
+def _behind_watermark(node: QueryNode, outputs: list[DataFrame], joins: list[JoinUse]) -> Duration | None:
     """How far behind a node's watermark its rows may be; None unless Headrace itself set their event time."""
-    ours = sum("join" in join.described for join in joins)
+    ours = sum(join.joins_streams for join in joins)
     for rows in outputs:
         own_time = node.sink.takes_records and node.event_time in (None, output_time(rows))
         if node.is_table or not own_time or stream_joins(rows) > ours:
             return None
-    return Duration(sum(join.held.microseconds for join in joins))
+    return Duration(sum(join.behind_watermark.microseconds for join in joins))
 
 
-def _real_time_mode(frame: DataFrame, windows: list[WindowUse]) -> str:
-    if any(window.emit is not Emit.CHANGES for window in windows):
-        raise InputError(
-            'latency="real-time" emits a window\'s row whenever it changes, and cannot wait for the final one',
-            next_step='add emit="changes" to the window, or leave latency out',
-        )
-    problems = real_time_problems(frame)
-    if problems:
-        raise InputError(
-            f'latency="real-time" cannot run {", ".join(problems)}',
-            next_step="leave latency out, or move that to the next node",
-        )
-    complaint = real_time_complaint(frame)
-    if complaint is not None:
-        raise InputError(f'latency="real-time" cannot run it: {complaint}', next_step="leave latency out")
-    return UPDATE
-
-
-def _output_mode(node: QueryNode, frame: DataFrame, windows: list[WindowUse]) -> str:
-    """The output mode that `emit` asks for; otherwise that of the sink, or the other one if Spark refuses it."""
-    native = [window for window in windows if window.why_operator is None]
-    if keeps_python_state(frame):
-        if any(window.emit is Emit.CHANGES for window in native):
-            raise InputError(
-                'it has a native Spark window with emit="changes" and an operator of Headrace, '
-                "and a query has one output mode",
-                next_step="move one of them to another node",
-            )
-        native = []
-    emits = {window.emit for window in native if window.emit is not None}
-    if len(emits) > 1:
-        raise InputError(
-            'windows of one node emit "final" and "changes", and a query has one output mode',
-            next_step="move one of them to another node",
-        )
-    if emits:
-        modes = [UPDATE if emits == {Emit.CHANGES} else APPEND]
-    else:
-        modes = [UPDATE, APPEND] if node.holds_table else [APPEND, UPDATE]
-    if keeps_python_state(frame):
-        modes = [APPEND]
-    complaints = []
-    for mode in modes:
-        complaint = mode_problem(frame, mode)
-        if complaint is None:
-            return mode
-        complaints.append(complaint)
-    raise InputError(complaints[0])
-
-
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     said = shortened(error)
     return said if isinstance(error, pyspark.errors.PySparkException) else f"{type(error).__name__}: {said}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import headrace
+from headrace.engine.spark_private.process import send_by_value
 from headrace.errors import EngineError
 from headrace.topology import Topology
 
@@ -33,13 +34,11 @@ FOR_OPERATORS = ("google.protobuf", "polars")
 
 def pack_users_code(topology: Topology) -> None:
     """Send the modules of the app's folder by value from now on."""
-    from pyspark.cloudpickle import register_pickle_by_value
-
     folders = _folders(topology)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if file is not None and _is_users(Path(file), folders):
-            register_pickle_by_value(module)
+            send_by_value(module)
 
 
 def send_headrace(spark: "SparkSession") -> None:

@@ -17,23 +17,22 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headrace.engine.write.encoding import DELETED, VALID_FROM, key_read, time_header
+from headrace.engine.write.encoding import key_read, time_header
 from headrace.topology import CorrectedTime, Duration, EventTime, Format, ProcessingTime, Schema
 from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.datatypes import Column as Field
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
 from headrace.topology.times import UNITS, looks_like
 
-__all__ = ["REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
+__all__ = ["IS_REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
 
-JSON_OPTIONS = {"columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
+JSON_READ_OPTIONS = {"columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
 BEFORE, AFTER = '{"rows":[', ",null]}"
-PARSED, REJECTED = "_parsed", "_rejected"
-OFFSET = "_order"
-"""Of a table's rows: which of a key's came last."""
+PARSED, IS_REJECTED = "_parsed", "_rejected"
 MORE_DIGITS = 6
 FIRST_TIME, LAST_TIME = "TIMESTAMP'0001-01-01 00:00:00Z'", "TIMESTAMP'9999-12-31 23:59:59.999999Z'"
 
-RECORD_COLUMNS = {
+CONNECTOR_COLUMNS = {
     "_key": "key",
     "_topic": "topic",
     "_partition": "partition",
@@ -79,7 +78,7 @@ def parser(shape: Shape) -> Callable[[DataFrame], DataFrame]:
         usable = F.when(_is_delete(), _has_key(shape)).otherwise(usable)
     rejected = ~F.coalesce(usable, F.lit(False))
     # A projection of its own: Spark computes a costly expression once per projection, not once per use.
-    return lambda raw: raw.withColumn(PARSED, parsed).withColumn(REJECTED, rejected)
+    return lambda raw: raw.withColumn(PARSED, parsed).withColumn(IS_REJECTED, rejected)
 
 
 def rows(shape: Shape) -> list[Column]:
@@ -90,11 +89,11 @@ def rows(shape: Shape) -> list[Column]:
         if _would_round(value, field.type) is not None:
             value = value.try_cast(nullable(field.type).ddl)
         columns.append(_of_change(value, field.name, shape).alias(field.name))
-    columns += [F.col(RECORD_COLUMNS[name]).alias(name) for name in shape.record_columns]
+    columns += [F.col(CONNECTOR_COLUMNS[name]).alias(name) for name in shape.record_columns]
     if isinstance(shape.time, ProcessingTime | CorrectedTime):
         columns.append(_of_change(time_of(shape), shape.time.column, shape).alias(shape.time.column))
     if shape.is_table:
-        columns += [_is_delete().alias(DELETED), _valid_from(shape).alias(VALID_FROM), F.col("offset").alias(OFFSET)]
+        columns += [_is_delete().alias(DELETED), _valid_from(shape).alias(VALID_FROM), F.col("offset").alias(ORDER)]
     return columns
 
 
@@ -276,7 +275,7 @@ def _either(conditions: list[Column]) -> Column | None:
 
 
 def _value_of(name: str) -> Column:
-    return F.col(RECORD_COLUMNS[name]) if name in RECORD_COLUMNS else _row(F.col(PARSED)).getField(name)
+    return F.col(CONNECTOR_COLUMNS[name]) if name in CONNECTOR_COLUMNS else _row(F.col(PARSED)).getField(name)
 
 
 def _row(parsed: Column) -> Column:
@@ -300,7 +299,9 @@ def _read_json(text: Column, schema: Schema) -> Column:
 
 
 def _wrapped(text: Column, rows_type: str) -> Column:
-    return F.from_json(F.concat(F.lit(BEFORE), text, F.lit(AFTER)), f"rows {rows_type}, _corrupt STRING", JSON_OPTIONS)
+    return F.from_json(
+        F.concat(F.lit(BEFORE), text, F.lit(AFTER)), f"rows {rows_type}, _corrupt STRING", JSON_READ_OPTIONS
+    )
 
 
 def _widened(type_: DataType) -> DataType:

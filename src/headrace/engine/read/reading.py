@@ -2,21 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from headrace.engine.read.parsing import Shape
+from headrace.engine.spark_private.checkpoint_files import SourceOffsets
 from headrace.engine.write.encoding import HEADERS
 from headrace.topology import Duration, Feed, Schema
+from headrace.topology.names import OFFSET_HEADER, PARTITION_HEADER, TIMESTAMP_HEADER, TOPIC_HEADER
 
-__all__ = ["FAILED_SCHEMA", "PLACE", "RAW", "REJECTS_SCHEMA", "Failed", "Ranges", "Reading", "SourceOffsets"]
+__all__ = ["FAILED_SCHEMA", "PLACE_HEADERS", "RAW", "REJECTS_SCHEMA", "Failed", "Ranges", "Reading", "SourceOffsets"]
 
-PLACE = {
-    "headrace-topic": "topic",
-    "headrace-partition": "partition",
-    "headrace-offset": "offset",
-    "headrace-timestamp": "timestamp",
+PLACE_HEADERS = {
+    TOPIC_HEADER: "topic",
+    PARTITION_HEADER: "partition",
+    OFFSET_HEADER: "offset",
+    TIMESTAMP_HEADER: "timestamp",
 }
+"""Of a rejected or failed record: the headers that say where it was, and the columns they are taken from."""
 _RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP"
 REJECTS_SCHEMA = Schema.of(f"reason STRING, {_RECORD}")
 """What a node that reads `payments.rejected` gets: the record, its place, and the reason."""
@@ -51,15 +53,3 @@ class Reading:
     def metric(self) -> str:
         """The observed metric whose `rejected` counts the unusable records of a batch."""
         return f"headrace rejects of {self.feed}"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOffsets:
-    """The offsets of one source in a batch, in Spark's JSON. `start` is None if the first batch has no fixed start.
-
-    For a source with a single number as offset, such as `rate`, both are empty.
-    """
-
-    start: Mapping[str, Any] | None
-    end: Mapping[str, Any]
-    log: Path

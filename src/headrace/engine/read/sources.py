@@ -11,12 +11,13 @@ from headrace.config.run import RunConfig
 from headrace.engine.adapters import source_adapter
 from headrace.engine.column_marks import marked_key
 from headrace.engine.read.markers import marker_topic, with_markers, without_markers
-from headrace.engine.read.parsing import REJECTED, parse, parser, reason, rows
-from headrace.engine.read.reading import PLACE, RAW, Failed, Ranges, Reading, SourceOffsets
+from headrace.engine.read.parsing import IS_REJECTED, parse, parser, reason, rows
+from headrace.engine.read.reading import PLACE_HEADERS, RAW, Failed, Ranges, Reading, SourceOffsets
 from headrace.engine.read.tables import Table
 from headrace.engine.read.topic_source import topic_options
-from headrace.engine.write.encoding import ERROR_HEADER, HEADERS, REASON_HEADER, TIMESTAMP, failed_headers, headers_of
+from headrace.engine.write.encoding import HEADERS, TIMESTAMP, failed_headers, headers_of
 from headrace.topology import Schema
+from headrace.topology.names import ERROR_HEADER, REASON_HEADER, REJECTED
 
 __all__ = ["RangeReader", "RejectsReader", "read"]
 
@@ -39,11 +40,11 @@ def read(
     rejects = None
     if rejects_to is not None:
         # Real-time mode wants a source of its own for each branch of a union.
-        again = adapter.stream(spark, reading, config, query, headers=True)
-        rejects = parse(again, shape).filter(REJECTED).select(*_reject_columns(reading, rejects_to, adapter.place))
+        second = adapter.stream(spark, reading, config, query, headers=True)
+        rejects = parse(second, shape).filter(IS_REJECTED).select(*_reject_columns(reading, rejects_to, adapter.place))
     # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
-    observed = parsed.observe(reading.metric, F.count_if(REJECTED).alias("rejected"))
-    marked = _marked(observed.filter(~F.col(REJECTED)).select(*rows(shape)), reading)
+    observed = parsed.observe(reading.metric, F.count_if(IS_REJECTED).alias(REJECTED))
+    marked = _marked(observed.filter(~F.col(IS_REJECTED)).select(*rows(shape)), reading)
     if shape.is_table:
         watermarked = partial(_watermarked, reading=reading, config=config, query=query)
         return Table(str(feed), marked, shape.key, None if shape.time is None else watermarked), rejects
@@ -90,7 +91,7 @@ class RejectsReader:
     def read(self, spark: SparkSession, offsets: SourceOffsets) -> DataFrame:
         """Those of one batch."""
         raw = self._adapter.between(spark, self._reading, self._config, offsets)
-        return self._parse(raw).filter(REJECTED).select(*self._columns)
+        return self._parse(raw).filter(IS_REJECTED).select(*self._columns)
 
 
 class RangeReader:
@@ -107,7 +108,7 @@ class RangeReader:
         raw, feed, shape = self._raw(spark, ranges), self._reading.feed, self._reading.shape
         if feed.is_diverted:
             return raw.select(*_diverted_columns(shape.schema))
-        usable = self._parse(raw).filter(~F.col(REJECTED)).select(*self._columns)
+        usable = self._parse(raw).filter(~F.col(IS_REJECTED)).select(*self._columns)
         marked = _marked(usable, self._reading)
         return Table(str(feed), marked, shape.key, None) if shape.is_table else marked
 
@@ -119,7 +120,7 @@ class RangeReader:
             ranges[partition] = (min(start, offset), max(end, offset + 1))
         told = spark.createDataFrame(list(failed), "partition INT, offset BIGINT, reason STRING, error STRING")
         found = self._raw(spark, ranges).join(F.broadcast(told), ["partition", "offset"])
-        return found.select(*_diverted(topic, failed_headers(F.col("reason"), F.col("error")), PLACE))
+        return found.select(*_diverted(topic, failed_headers(F.col("reason"), F.col("error")), PLACE_HEADERS))
 
     def _raw(self, spark: SparkSession, ranges: Ranges) -> DataFrame:
         if not ranges:
@@ -160,7 +161,7 @@ def _diverted_columns(schema: Schema) -> list[Column]:
         # The last one: a record that is rejected twice keeps its first headers.
         return F.get(F.reverse(F.filter("headers", lambda one: one.key == name)), 0).value.cast("string")
 
-    found = {name: header(title).try_cast(schema[name].type.ddl) for title, name in PLACE.items()}
+    found = {name: header(title).try_cast(schema[name].type.ddl) for title, name in PLACE_HEADERS.items()}
     found |= {"reason": header(REASON_HEADER), "error": header(ERROR_HEADER)}
     found |= {"timestamp": F.coalesce(found["timestamp"], F.col("timestamp"))}
     return [found.get(name, F.col(name)).alias(name) for name in schema.names]

@@ -7,13 +7,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.engine.column_marks import key_of
-from headrace.engine.read.parsing import OFFSET
-from headrace.engine.write.encoding import DELETED, VALID_FROM, named
+from headrace.engine.spark_private.plans import is_read_by_spark_of_a_dataframe
+from headrace.engine.write.encoding import named
 from headrace.errors import InputError
+from headrace.topology.names import DELETED, ORDER, VALID_FROM
+from headrace.topology.sources import TABLE_COLUMNS
 
 __all__ = ["Table", "rows_of", "versions_of"]
 
-BESIDE = (DELETED, VALID_FROM, OFFSET)
 INSTEAD = {
     "join": "write hr.enrich(stream, {name}, on=...) for a stream, hr.join({name}, other, on=...) for another table",
     "filter": "write {name}.where(...)",
@@ -62,7 +63,7 @@ class Table:
     @property
     def columns(self) -> list[str]:
         """The names of its columns."""
-        return [name for name in self._frame.columns if name not in BESIDE]
+        return [name for name in self._frame.columns if name not in TABLE_COLUMNS]
 
     @property
     def changes(self) -> DataFrame:
@@ -78,7 +79,7 @@ class Table:
     def select(self, *columns: str | Column) -> "Table":
         """Other columns; those of the key must be kept, and can be renamed."""
         chosen = [one for column in columns for one in self._chosen(column)]
-        frame = self._frame.select(*chosen, *map(named, BESIDE))
+        frame = self._frame.select(*chosen, *map(named, TABLE_COLUMNS))
         key = key_of(frame)
         if key is None:
             raise InputError(
@@ -95,8 +96,7 @@ class Table:
         return [named(column) if column in self.columns else F.expr(column)]
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_jdf":
-            # Spark reads it where a DataFrame is expected, as in payments.join(cards).
+        if is_read_by_spark_of_a_dataframe(name):
             _refuse(f"{self._name!r} is a table, not a DataFrame", INSTEAD["join"], self._name)
         if not name.startswith("_") and hasattr(DataFrame, name):
             _refuse(f"{self._name!r} is a table, and has no .{name}", INSTEAD.get(name, OTHERWISE), self._name)
@@ -115,7 +115,7 @@ class Table:
 def rows_of(table: Table) -> DataFrame:
     """A table's changes, each with the time from which it is valid."""
     rows = table._frame if table._watermarked is None else table._watermarked(table._frame)
-    return rows.drop(OFFSET)
+    return rows.drop(ORDER)
 
 
 def versions_of(table: Table) -> DataFrame:

@@ -2,20 +2,20 @@
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.config.run import RunConfig
 from headrace.engine.adapters import SourceAdapter
-from headrace.engine.read.reading import PLACE, Reading, SourceOffsets
+from headrace.engine.read.reading import PLACE_HEADERS, Reading, SourceOffsets
+from headrace.engine.spark_private.plans import PlanNode
 from headrace.topology import Feed
 
 __all__ = ["TopicSource", "topic_options"]
 
 
 class TopicSource(SourceAdapter):
-    place = PLACE
+    place = PLACE_HEADERS
 
     def stream(
         self, spark: SparkSession, reading: Reading, config: RunConfig, query: str, *, headers: bool = False
@@ -39,9 +39,8 @@ class TopicSource(SourceAdapter):
     def has(self, feed: Feed, offsets: SourceOffsets) -> bool:
         return isinstance(offsets.end.get(feed.topic_name), Mapping)
 
-    def is_leaf(self, feed: Feed, leaf: Any) -> bool:
-        is_relation = leaf.getClass().getSimpleName() == "StreamingRelationV2"
-        return is_relation and bool(leaf.extraOptions().get("subscribe") == feed.topic_name)
+    def is_leaf(self, feed: Feed, leaf: PlanNode) -> bool:
+        return leaf.reads_topic(feed.topic_name)
 
 
 def topic_options(reading: Reading, config: RunConfig) -> dict[str, str]:

@@ -12,21 +12,18 @@ Nothing here is ever deleted.
 
 import json
 import os
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from headrace.config.run import Offsets
 from headrace.engine.plan.fingerprints import OPERATORS, changes
-from headrace.engine.read.reading import SourceOffsets
+from headrace.engine.spark_private.checkpoint_files import CheckpointFiles, SourceOffsets, new_metadata, reason_of
 from headrace.errors import CheckpointError
 
 __all__ = ["Checkpoint", "Checkpoints", "SinkNote"]
-
-NO_OFFSET = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,7 @@ class Checkpoint:
         self.node = node
         self.folder = folder
         self.spark = folder / "spark"
+        self._files = CheckpointFiles(self.spark, self._damaged)
 
     @property
     def exists(self) -> bool:
@@ -58,14 +56,14 @@ class Checkpoint:
     @property
     def query_id(self) -> str:
         """The query's id in Spark, the same for every run on this checkpoint."""
-        return str(self._json(self.spark / "metadata")["id"])
+        return self._files.query_id
 
     @property
     def note(self) -> SinkNote:
         path = self.folder / "sink.json"
         if not path.exists():
             return SinkNote()
-        said = self._json(path)
+        said = self._files.read_json(path)
         return SinkNote(**said | {"registered": tuple(said.get("registered", ()))})
 
     def take_note(self, **changes: Any) -> None:
@@ -81,61 +79,44 @@ class Checkpoint:
             return {}
         return {
             topic: {int(partition): offset for partition, offset in partitions.items()}
-            for topic, partitions in self._json(path).items()
+            for topic, partitions in self._files.read_json(path).items()
         }
 
     def check(self, fingerprint: Mapping[str, Any]) -> None:
         """Raise CheckpointError if a query of the current code cannot resume from it. Nothing is changed."""
         if self.exists and (self.folder / "fingerprint.json").exists():
             self._check(fingerprint)
-        elif self.exists and (self.spark / "offsets").exists():
+        elif self.exists and self._files.has_batches:
             raise CheckpointError(
                 f"the checkpoint of {self.node!r} at {self.folder} has no fingerprint.json, so it cannot be compared "
                 "with the code",
                 next_step=f"restore the file, or start over with --reset {self.node}",
             )
-        self._check_not_damaged()
+        self._files.check()
 
     def open(self, fingerprint: Mapping[str, Any]) -> None:
         """Prepare it for a query, after `check`."""
         self.check(fingerprint)
-        if not (self.spark / "metadata").exists():
+        if not self._files.metadata.exists():
             # The id is chosen before Spark starts, because the sink looks it up in its ledger first.
-            _write(self.spark / "metadata", {"id": str(uuid.uuid4())})
+            _write(self._files.metadata, new_metadata())
         _write(self.folder / "fingerprint.json", _plain(fingerprint))
 
     def last_batch(self) -> int | None:
         """The newest batch that Spark has started."""
-        return max(self._batches("offsets"), default=None)
+        return self._files.last_batch()
 
     def committed_batch(self) -> int | None:
         """The newest batch that Spark has finished."""
-        return max(self._batches("commits"), default=None)
+        return self._files.committed_batch()
 
     def sources(self, batch: int) -> list[SourceOffsets]:
         """The offsets of a batch, source by source; sources without any are left out."""
-        before: list[str] = []
-        if batch > 0:
-            before = self._offset_lines(batch - 1)
-        found = []
-        offsets = self.spark / "offsets"
-        for index, line in enumerate(self._offset_lines(batch)):
-            if line == NO_OFFSET:
-                continue
-            log = self.spark / "sources" / str(index)
-            earlier = before[index] if index < len(before) else NO_OFFSET
-            known = earlier != NO_OFFSET
-            start = self._parsed(offsets / str(batch - 1), earlier) if known else self._initial_offsets(log)
-            found.append(SourceOffsets(start, self._parsed(offsets / str(batch), line), log))
-        return found
+        return self._files.sources(batch)
 
     def watermark(self, batch: int | None) -> datetime | None:
         """The watermark that a batch began with; None where there was none yet."""
-        if batch is None:
-            return None
-        path = self.spark / "offsets" / str(batch)
-        milliseconds = self._parsed(path, self._lines(path, at_least=2)[1]).get("batchWatermarkMs", 0)
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds) if milliseconds > 0 else None
+        return None if batch is None else self._files.watermark(batch)
 
     def positions(self) -> dict[str, dict[int, int]]:
         """The end offsets of the last finished batch, by topic and partition."""
@@ -147,87 +128,29 @@ class Checkpoint:
     def progress_note(self) -> dict[str, Any]:
         """What `note_progress` kept; empty if there is nothing that can be read."""
         try:
-            return _object((self.folder / "progress.json").read_text())
-        except (OSError, ValueError):
+            return dict(json.loads((self.folder / "progress.json").read_text()))
+        except (OSError, TypeError, ValueError):
             return {}
 
-    def note_progress(self, told: Mapping[str, Any]) -> None:
+    def note_progress(self, state_sizes: Mapping[str, Any]) -> None:
         """Keep what a restarted run shows until its first batch. Nothing depends on it, so a failure is ignored."""
         part = self.folder / ".progress.json.part"
         try:
-            part.write_text(json.dumps(told) + "\n")
+            part.write_text(json.dumps(state_sizes) + "\n")
             part.replace(self.folder / "progress.json")
         except OSError:
             pass
 
-    def _offset_lines(self, batch: int) -> list[str]:
-        path = self.spark / "offsets" / str(batch)
-        version, _, *lines = self._lines(path, at_least=2)
-        if version != "v1":
-            raise CheckpointError(
-                f"{path} has the format {version!r}, which this version of Headrace cannot read",
-                next_step="update Headrace to the version that wrote it",
-            )
-        return lines
-
-    def _initial_offsets(self, log: Path) -> dict[str, Any] | None:
-        """The initial offsets, which Spark's Kafka source writes before its first batch."""
-        path = log / "0"
-        if not path.is_file():
-            return None
-        version, _, body = path.read_bytes().lstrip(b"\0").decode(errors="replace").partition("\n")
-        return self._parsed(path, body) if version == "v1" and body.startswith("{") else None
-
-    def _lines(self, path: Path, at_least: int) -> list[str]:
-        try:
-            lines = path.read_text().splitlines()
-        except (OSError, ValueError) as error:
-            raise self._damaged(f"{path} cannot be read ({_reason(error)})") from error
-        if len(lines) < at_least:
-            raise self._damaged(f"{path} is truncated")
-        return lines
-
-    def _batches(self, log: str) -> Iterator[int]:
-        folder = self.spark / log
-        if folder.exists():
-            yield from (int(path.name) for path in folder.iterdir() if path.name.isdecimal())
-
     def _check(self, fingerprint: Mapping[str, Any]) -> None:
-        now, before = _plain(fingerprint), self._json(self.folder / "fingerprint.json")
+        now, before = _plain(fingerprint), self._files.read_json(self.folder / "fingerprint.json")
         if OPERATORS not in before and OPERATORS not in now:
             before, now = _without_state(before), _without_state(now)
-        if told := changes(before, now):
+        if changed := changes(before, now):
             raise CheckpointError(
-                f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {', '.join(told)}",
+                f"the code of {self.node!r} no longer fits its checkpoint at {self.folder}: {', '.join(changed)}",
                 next_step=f"undo the change, or start over by adding --reset {self.node} (the old checkpoint is kept), "
                 "or give the node a new name",
             )
-
-    def _check_not_damaged(self) -> None:
-        """Check what Spark reads at its start. Spark's own error names neither the place nor what to do."""
-        last, committed = self.last_batch(), self.committed_batch()
-        if last is None and committed is None:
-            return
-        if not (self.spark / "metadata").exists():
-            raise self._damaged(f"{self.spark / 'metadata'} is missing")
-        if last is None or (committed is not None and committed > last):
-            raise self._damaged(f"batch {committed} is finished, but is missing in {self.spark / 'offsets'}")
-        self.sources(last)
-        if committed is not None:
-            path = self.spark / "commits" / str(committed)
-            self._parsed(path, self._lines(path, at_least=2)[1])
-
-    def _json(self, path: Path) -> dict[str, Any]:
-        try:
-            return _object(path.read_text())
-        except (OSError, ValueError) as error:
-            raise self._damaged(f"{path} cannot be read ({_reason(error)})") from error
-
-    def _parsed(self, path: Path, text: str) -> dict[str, Any]:
-        try:
-            return {} if text.isdecimal() else _object(text)
-        except ValueError as error:
-            raise self._damaged(f"{path} cannot be read ({error})") from error
 
     def _damaged(self, how: str) -> CheckpointError:
         return CheckpointError(
@@ -286,17 +209,6 @@ def _without_state(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": fingerprint.get("kind"), "sources": {name: {} for name in fingerprint.get("sources", ())}}
 
 
-def _reason(error: Exception) -> str:
-    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise ValueError(f"{text[:40]!r} is not a JSON object")
-    return value
-
-
 def _plain(value: Mapping[str, Any]) -> Any:
     """As it is after it was written and read back."""
     return json.loads(json.dumps(value, default=str))
@@ -320,6 +232,6 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
             os.close(descriptor)
     except OSError as error:
         raise CheckpointError(
-            f"{path} cannot be written: {_reason(error)}",
+            f"{path} cannot be written: {reason_of(error)}",
             next_step="free some space, or choose another folder with --home",
         ) from error

@@ -48,7 +48,7 @@ class Reader(Protocol):
     def marked(self) -> Sequence[MarkedTopic]: ...
 
     @property
-    def held(self) -> Duration | None:
+    def behind_watermark(self) -> Duration | None:
         """How far behind its watermark its rows can be; None if unknown."""
         ...
 
@@ -93,7 +93,7 @@ class Heartbeats:
     readers: Sequence[Reader]
     _silences: dict[str, _Silence] = field(default_factory=dict)
     _waiting: dict[tuple[str, str], _Waiting] = field(default_factory=dict)
-    _told: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    _last_marked: dict[tuple[str, str], datetime] = field(default_factory=dict)
 
     @property
     def topics(self) -> set[str]:
@@ -104,13 +104,13 @@ class Heartbeats:
         """Up to which time each node has written its rows. Take it before the ends: they include its rows then."""
         found = {}
         for reader in self.readers:
-            if reader.watermark is not None and reader.held is not None:
-                found[reader.name] = reader.watermark - reader.held.timedelta
+            if reader.watermark is not None and reader.behind_watermark is not None:
+                found[reader.name] = reader.watermark - reader.behind_watermark.timedelta
         return found
 
     def forget(self, marker: Marker) -> None:
         """It could not be written."""
-        self._told.pop((marker.reader, marker.topic), None)
+        self._last_marked.pop((marker.reader, marker.topic), None)
 
     def beat(self, now: datetime, watermarks: Mapping[str, datetime], ends: Offsets) -> Iterator[Marker]:
         """The markers that have become true. `now` and `watermarks` were taken before `ends`."""
@@ -136,12 +136,12 @@ class Heartbeats:
         waiting = self._waiting.get(place)
         if waiting is None:
             time = self._time(reader, marked, now, watermarks)
-            if time is None or time <= self._told.get(place, time - timedelta(1)):
+            if time is None or time <= self._last_marked.get(place, time - timedelta(1)):
                 return
             waiting = self._waiting[place] = _Waiting(time, dict(end))
         if all(read.get(partition, 0) >= offset for partition, offset in waiting.ends.items()):
             del self._waiting[place]
-            self._told[place] = waiting.time
+            self._last_marked[place] = waiting.time
             yield Marker(marked.topic, reader.name, waiting.time)
 
     def _time(
@@ -151,8 +151,8 @@ class Heartbeats:
         times = []
         silent = now - self._silences[marked.topic].since
         if marked.heartbeat is not None and silent >= marked.heartbeat.timedelta:
-            told = self._told.get((reader.name, marked.topic))
-            if told is None or now - told >= marked.heartbeat.timedelta:
+            last = self._last_marked.get((reader.name, marked.topic))
+            if last is None or now - last >= marked.heartbeat.timedelta:
                 times.append(now)
         if marked.writer is not None and marked.writer in watermarks:
             times.append(watermarks[marked.writer] + marked.lateness.timedelta)

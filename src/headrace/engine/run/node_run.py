@@ -7,7 +7,6 @@ from signal import Signals
 from subprocess import Popen, TimeoutExpired
 from threading import Event, Lock
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -19,6 +18,8 @@ from headrace.engine.run.checkpoints import Checkpoint
 from headrace.engine.run.failures import advice_on, cause_of, is_away
 from headrace.engine.run.heartbeats import MarkedTopic
 from headrace.engine.run.progress import NodeProgress, NodeState, Tracker
+from headrace.engine.spark_private.process import java_process
+from headrace.engine.spark_private.reports import Py4JError
 from headrace.engine.write.batch import Batch
 from headrace.engine.write.sink import BatchSink
 from headrace.engine.write.topics import records_of
@@ -110,8 +111,8 @@ class NodeRun:
         return self._planned.marked
 
     @property
-    def held(self) -> Duration | None:
-        return self._planned.held
+    def behind_watermark(self) -> Duration | None:
+        return self._planned.behind_watermark
 
     @property
     def watermark(self) -> datetime | None:
@@ -142,8 +143,8 @@ class NodeRun:
 
     def note_progress(self) -> None:
         """Keep beside the checkpoint what a restarted run shows until its first batch."""
-        if (told := self.tracker.told()) is not None:
-            self.checkpoint.note_progress(told)
+        if (sizes := self.tracker.state_sizes()) is not None:
+            self.checkpoint.note_progress(sizes)
 
     def settle(self) -> None:
         """Return once all records in its topics have been processed; raises if the run has failed."""
@@ -327,11 +328,6 @@ def prepare_session(spark: SparkSession) -> None:
     # If a plan has the same part twice, Spark reuses the shuffle of the first, and then does not see the watermark
     # of the second: the operator above it would wait for ever.
     spark.conf.set("spark.sql.exchange.reuse", "false")
-
-
-def java_process(spark: SparkSession) -> "Popen[bytes] | None":
-    """The Java process of a session; None if another process started it."""
-    return getattr(spark.sparkContext._gateway, "proc", None)
 
 
 def spark_ended(spark: SparkSession) -> SparkEnded | None:

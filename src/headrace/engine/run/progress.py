@@ -1,6 +1,5 @@
 """The progress of the nodes of a running app, as a live table, a log line or the console shows it."""
 
-import json
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -14,15 +13,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.config.run import Offsets
 from headrace.engine.run.checkpoints import topic_offsets
+from headrace.engine.spark_private.reports import (
+    GROUP_COUNTING_OPERATORS,
+    PYTHON_STATE_OPERATOR,
+    ReportId,
+    reports_since,
+)
 from headrace.operators.hosting import METRIC
+from headrace.topology.names import REJECTED
 
 __all__ = ["NodeProgress", "NodeState", "Tracker"]
 
 RATE_OVER = 10.0
-OPERATOR = "transformWithStateInPySparkExec"
-"""Spark's name for the operator that runs Headrace's: a row of its state is a chunk of ours."""
-COUNTS_GROUPS = ("stateStoreSave", "sessionWindowStateStoreSave")
-"""Spark's operators that drop late rows after they were aggregated, so that rows of one key and window count as one."""
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
@@ -77,7 +79,7 @@ class Tracker:
         self._lock = Lock()
         self._positions: dict[str, dict[int, int]] = {topic: dict(found) for topic, found in positions.items()}
         self._ends: Offsets | None = None
-        self._seen: tuple[str, str] | None = None
+        self._seen: ReportId | None = None
         self._rates: deque[tuple[float, int]] = deque()
         self._started = time.monotonic()
         self._batch: int | None = None
@@ -90,41 +92,32 @@ class Tracker:
         self._watermark: datetime | None = None
         self._newest: datetime | None = None
         self._seconds: float | None = None
-        self._is_told = True
+        self._sizes_taken = True
 
-    def restore(self, watermark: datetime | None, told: Mapping[str, Any]) -> None:
-        """Begin with what an earlier run left: its last watermark, and its state as `told()` had it."""
+    def restore(self, watermark: datetime | None, sizes: Mapping[str, Any]) -> None:
+        """Begin with what an earlier run left: its last watermark, and what its `state_sizes()` returned."""
         self._watermark = watermark
         try:
-            self._state = (int(told["rows"]), int(told["bytes"]))
-            self._buckets = {(index, bucket): (rows, size) for index, bucket, rows, size in told["buckets"]}
+            self._state = (int(sizes["rows"]), int(sizes["bytes"]))
+            self._buckets = {(index, bucket): (rows, size) for index, bucket, rows, size in sizes["buckets"]}
         except (KeyError, TypeError, ValueError):
             pass  # there is none yet, or it cannot be read: it is only shown, and the first batch corrects it
 
-    def told(self) -> dict[str, Any] | None:
+    def state_sizes(self) -> dict[str, Any] | None:
         """The state's size in numbers for `restore`; None if no batch has finished since the last call."""
         with self._lock:
-            if self._is_told:
+            if self._sizes_taken:
                 return None
-            self._is_told = True
+            self._sizes_taken = True
             rows, size = self._state
             return {"rows": rows, "bytes": size, "buckets": [[*key, *value] for key, value in self._buckets.items()]}
 
     def read(self, query: StreamingQuery) -> None:
         """Read the reports since the last call."""
         with self._lock:
-            told = query._jsq.lastProgress()
-            if told is None or (last := (told.runId().toString(), told.timestamp())) == self._seen:
-                return
-            recent = query._jsq.recentProgress()
-            new = []
-            for index in range(len(recent) - 1, -1, -1):
-                if (recent[index].runId().toString(), recent[index].timestamp()) == self._seen:
-                    break
-                new.append(json.loads(recent[index].json()))
-            self._seen = last
-            for progress in reversed(new):
-                self._take(progress)
+            reports, self._seen = reports_since(query, self._seen)
+            for report in reports:
+                self._take(report)
 
     def ends_are(self, ends: Offsets) -> None:
         """Where the topics end; empty if Kafka is unavailable."""
@@ -190,7 +183,8 @@ class Tracker:
         if newest is not None:
             moment = datetime.fromisoformat(newest)
             self._newest = moment if self._newest is None else max(self._newest, moment)
-        native = [operator for operator in operators if operator["operatorName"] != OPERATOR]
+        # A row in the state of Headrace's operators is a chunk of rows: those are counted by their own metrics.
+        native = [operator for operator in operators if operator["operatorName"] != PYTHON_STATE_OPERATOR]
         if operators:  # Spark lists them from the first batch on
             self._state = (
                 sum(operator["numRowsTotal"] for operator in native),
@@ -198,28 +192,28 @@ class Tracker:
             )
         if "addBatch" not in progress["durationMs"]:
             return  # no batch ran: Spark reports now and then that it is idle
-        self._is_told = False
+        self._sizes_taken = False
         self._batch = int(progress["batchId"])
         self._seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
         self._rows += progress["numInputRows"]
         self._rates.append((time.monotonic(), progress["numInputRows"]))
         self._late += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
         self._late_is_minimum |= any(
-            operator["numRowsDroppedByWatermark"] and operator["operatorName"] in COUNTS_GROUPS
+            operator["numRowsDroppedByWatermark"] and operator["operatorName"] in GROUP_COUNTING_OPERATORS
             for operator in operators
         )
         observed = progress.get("observedMetrics", {})
-        self._rejected += sum(metrics.get("rejected", 0) for metrics in observed.values())
+        self._rejected += sum(metrics.get(REJECTED, 0) for metrics in observed.values())
         # The numbers in their names differ from run to run, their order does not.
         hosted = sorted((name for name in observed if name.startswith(METRIC)), key=lambda name: (len(name), name))
         for index, name in enumerate(hosted):
-            told_of = observed[name]
-            self._late += told_of["late"] or 0
-            self._unmatched += told_of["unmatched"] or 0
-            if told_of["early"]:
-                self._early[told_of["hint"]] = self._early.get(told_of["hint"], 0) + told_of["early"]
-            for told in told_of["state"]:
-                self._buckets[index, told["bucket"]] = (told["state_rows"], told["state_bytes"])
+            counted = observed[name]
+            self._late += counted["late"] or 0
+            self._unmatched += counted["unmatched"] or 0
+            if counted["early"]:
+                self._early[counted["hint"]] = self._early.get(counted["hint"], 0) + counted["early"]
+            for size in counted["state"]:
+                self._buckets[index, size["bucket"]] = (size["state_rows"], size["state_bytes"])
 
     def _rate(self) -> float:
         now = time.monotonic()

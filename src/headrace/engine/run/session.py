@@ -1,6 +1,5 @@
 """The Spark session of an app, with settings for fast small batches and durable state."""
 
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,12 @@ from typing import TYPE_CHECKING
 from headrace.config.java import find_java
 from headrace.engine.run.jars import Progress, connector_jars
 from headrace.engine.run.spark_log import spark_log
+from headrace.engine.spark_private.process import (
+    CHECKPOINT_FILE_MANAGER,
+    IN_MEMORY_STATE,
+    ROCKSDB_STATE,
+    silence_loggers,
+)
 from headrace.errors import EngineError
 from headrace.topology import StateStore
 
@@ -21,11 +26,7 @@ __all__ = ["LOCAL", "is_local", "runs_here", "session_settings", "start_session"
 LOCAL = "local[*,4]"
 """All cores, and four attempts of a task: `local[*]` never retries."""
 DEFAULT_PARTITIONS = 2
-CHECKPOINT_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-STATE_STORES = {
-    StateStore.ROCKSDB: "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-    StateStore.MEMORY: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
-}
+STATE_STORES = {StateStore.ROCKSDB: ROCKSDB_STATE, StateStore.MEMORY: IN_MEMORY_STATE}
 
 
 def is_local(master: str) -> bool:
@@ -54,7 +55,7 @@ def session_settings(
         # The number is part of a checkpoint: state is stored by partition.
         "spark.sql.shuffle.partitions": str(partitions),
         # The default starts a process for each of the about 20 files of a batch.
-        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILE_MANAGER,
         "spark.sql.streaming.stateStore.providerClass": STATE_STORES[state],
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.pollingDelay": "20ms",
@@ -112,16 +113,8 @@ def start_session(
     except Exception as error:
         raise EngineError(f"Spark did not start at {master}: {cause_of(error)}", next_step=_advice(master)) from error
     session.sparkContext.setLogLevel("ERROR")
-    # PySpark prints a page of JSON for every error that it raises; whoever catches the error reports it.
-    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
-    # So does Py4J, through the root logger, when the Java process has ended.
-    logging.getLogger().addFilter(_is_not_of_py4j)
+    silence_loggers()
     return session
-
-
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    return Path(record.pathname).parent.name != "py4j"
 
 
 def _advice(master: str) -> str:

@@ -8,6 +8,7 @@ from headrace.config.run import RunConfig
 from headrace.engine.run.heartbeats import markers_of
 from headrace.errors import KafkaError, TopicNotFound, Unreachable
 from headrace.topology import IngestionTime, QueryNode, Topology
+from headrace.topology.names import failed_topic, rejected_topic
 
 __all__ = ["ensure_inputs", "ensure_outputs", "read_topics", "real_time_slots", "written_topics"]
 
@@ -58,8 +59,8 @@ def ensure_outputs(
     made = [topic for topic in sizes if topic not in known]
     tables = {query.topic_name for query in topology.queries if query.is_table}
     rejects = {
-        f"{feed.topic_name}.rejected" for query in topology.queries for feed in topology.rejects_written_by(query)
-    } | {f"{query.topic_name}.failed" for query in topology.queries if query.diverts}
+        rejected_topic(feed.topic_name) for query in topology.queries for feed in topology.rejects_written_by(query)
+    } | {failed_topic(query.topic_name) for query in topology.queries if query.diverts}
     for topic in made:
         wishes = [COMPACTED, KEPT] if topic in tables else [OF_ANY_SIZE, {}] if topic in rejects else [{}]
         _create(cluster, topic, sizes[topic], config.topic_settings, wishes)
@@ -113,10 +114,10 @@ def written_topics(topology: Topology, query: QueryNode) -> dict[str, str | None
     """The topics that a query writes, those of rejects and failed rows too, each with the topic its rows come from."""
     first = next(iter(read_topics(topology, query)), None)
     rejected = [feed.topic_name for feed in topology.rejects_written_by(query)]
-    failed = {f"{query.topic_name}.failed": first} if query.diverts else {}
+    failed = {failed_topic(query.topic_name): first} if query.diverts else {}
     return (
         {output.topic_name: first for output in query.outputs}
-        | {f"{topic}.rejected": topic for topic in rejected}
+        | {rejected_topic(topic): topic for topic in rejected}
         | failed
     )
 

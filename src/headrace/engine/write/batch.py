@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.engine.adapters import source_adapter
 from headrace.engine.read.reading import SourceOffsets
 from headrace.engine.run.checkpoints import Checkpoint, topic_offsets
+from headrace.engine.spark_private.reports import observed_number
 from headrace.topology import Feed
 
 if TYPE_CHECKING:
@@ -53,11 +54,7 @@ class Batch:
 
     def _count(self, rejected: "RejectedFeed") -> int | None:
         """How many there are; None where they were not counted."""
-        if rejected.metric is None:
-            return None
-        execution = self.query._jsq.streamingQuery().lastExecution()
-        metrics = execution.observedMetrics().get(rejected.metric)
-        return int(metrics.get().getLong(0)) if metrics.isDefined() else None
+        return None if rejected.metric is None else observed_number(self.query, rejected.metric)
 
     def _source_of(self, feed: Feed) -> SourceOffsets | None:
         """The source of a feed. Where several sources read it, each reads all of it in the end: take the first."""

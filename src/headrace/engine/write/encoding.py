@@ -15,16 +15,12 @@ from headrace.errors import InputError
 from headrace.topology import Schema
 from headrace.topology.datatypes import NOT_FINITE, Array, Decimal, Map, Primitive, Struct
 from headrace.topology.datatypes import DataType as FieldType
+from headrace.topology.names import DELETED, ERROR_HEADER, ORDER, REASON_HEADER, TIME_HEADER, VALID_FROM
 
 __all__ = [
-    "DELETED",
-    "ERROR_HEADER",
     "HEADERS",
-    "ORDER",
-    "REASON_HEADER",
+    "ORDERED_RECORD",
     "RECORD",
-    "RECORD_DDL",
-    "VALID_FROM",
     "changelog",
     "check_can_be_carried",
     "failed_headers",
@@ -36,23 +32,16 @@ __all__ = [
 
 TIMESTAMP = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 TIMESTAMP_NTZ = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
-JSON_OPTIONS = {
+JSON_WRITE_OPTIONS = {
     "ignoreNullFields": "false",
     "timestampFormat": TIMESTAMP,
     "timestampNTZFormat": TIMESTAMP_NTZ,
     "timeZone": "UTC",
 }
 HEADERS = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
-ORDER = "_order"
-"""The event time by which a batch's rows are written, beside the record's columns; null where there is none."""
-DELETED, VALID_FROM = "_deleted", "_time"
-"""Of a table's rows: whether the key was deleted, and the time from which that is valid."""
-TIME_HEADER = "headrace-time"
-"""Of a table's record: the time from which it is valid, if neither its value nor its timestamp has it."""
-REASON_HEADER, ERROR_HEADER = "headrace-reason", "headrace-error"
-"""Of a record that was rejected or failed: why, and the last line of the traceback."""
-RECORD = ("topic", "key", "value", "headers", "timestamp", ORDER)
-RECORD_DDL = f"topic STRING, key BINARY, value BINARY, headers {HEADERS}, timestamp TIMESTAMP"
+RECORD = ("topic", "key", "value", "headers", "timestamp")
+ORDERED_RECORD = (*RECORD, ORDER)
+"""The columns of a record, and what a batch of them is sorted by before it is written."""
 QUOTED = (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ, Primitive.DATE)
 
 
@@ -74,13 +63,13 @@ def changelog(
 ) -> DataFrame:
     """Rows of a table as records: one that is `_deleted` has no value. `time` is their event time."""
     gone = F.coalesce(named(DELETED), F.lit(False)) if DELETED in rows.columns else F.lit(False)
-    since, is_told = F.lit(None).cast("timestamp"), F.lit(False)
+    since, needs_header = F.lit(None).cast("timestamp"), F.lit(False)
     if VALID_FROM in rows.columns:
-        since, is_told = named(VALID_FROM), F.lit(True)
+        since, needs_header = named(VALID_FROM), F.lit(True)
     elif time is not None:
-        since, is_told = named(time), gone  # the value of a row that is there says it itself
+        since, needs_header = named(time), gone  # the value of a row that is there says it itself
     header = F.struct(F.lit(TIME_HEADER).alias("key"), F.date_format(since, TIMESTAMP).cast("binary").alias("value"))
-    headers = F.when(is_told & since.isNotNull(), F.array(header))
+    headers = F.when(needs_header & since.isNotNull(), F.array(header))
     return _records(rows, schema, topic, key, order, F.when(~gone, value_of(schema)), headers, keep)
 
 
@@ -116,15 +105,15 @@ def failed_headers(reason: Column, error: Column) -> dict[str, Column]:
     return {REASON_HEADER: reason, ERROR_HEADER: error}
 
 
-def headers_of(told: Mapping[str, Column]) -> Column:
+def headers_of(values: Mapping[str, Column]) -> Column:
     """Headers by their names."""
     return F.array(
-        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in told.items())
+        *(F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in values.items())
     )
 
 
 def value_of(schema: Schema) -> Column:
-    return F.to_json(F.struct(*(named(name) for name in schema.names)), JSON_OPTIONS)
+    return F.to_json(F.struct(*(named(name) for name in schema.names)), JSON_WRITE_OPTIONS)
 
 
 def key_of(schema: Schema, key: Sequence[str]) -> Column:

@@ -24,6 +24,7 @@ from headrace.engine.write.rows import Rows, collect
 from headrace.errors import FunctionFailed, InputError
 from headrace.operators.applying import reason_of
 from headrace.topology import Feed
+from headrace.topology.names import failed_topic
 from headrace.topology.nodes import QueryNode
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Rerun:
 
     @property
     def failed_topic(self) -> str:
-        return f"{self.node.topic_name}.failed"
+        return failed_topic(self.node.topic_name)
 
     def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
         """What the node gives for some records, as its planned frame has it."""

@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 
 from headrace.delivery import Entry
 from headrace.engine.adapters import SinkAdapter
-from headrace.engine.calls.results import LATE_RECORD, STAYS
+from headrace.engine.calls.results import LATE_RECORD
 from headrace.engine.write.agreement import BEGUN, BatchWriter, agreed
 from headrace.engine.write.batch import Batch
-from headrace.engine.write.encoding import DELETED
+from headrace.engine.write.encoding import RECORD
 from headrace.engine.write.failed_rows import collected_rows, drain
 from headrace.engine.write.rows import Rows, collect
 from headrace.engine.write.sink import SinkContext
-from headrace.engine.write.topics import RECORD
 from headrace.topology import Guarantee, QueryNode
+from headrace.topology.names import DELETED, STAYS
 
 __all__ = ["RowSink", "RowSinkAdapter", "RowStore", "SinkContext"]
 

@@ -9,16 +9,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.errors.exceptions.captured import unwrap_spark_exception
-from pyspark.serializers import read_int
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.serializers import ArrowStreamSerializer
-from pyspark.util import _load_from_socket
+
+from headrace.engine.spark_private.rows import collect_arrow_batches
 
 __all__ = ["Rows", "collect"]
 
@@ -139,34 +137,12 @@ class Rows:
 
 def collect(frame: DataFrame, folder: Path) -> Rows:
     """Run the frame and collect its rows, in the order of its partitions. Many rows go to a file in the folder."""
-    port, secret, server = frame._jdf.collectAsArrowToPython()
     spool = _Spool(folder)
-    order: list[int] = []
     try:
-        try:
-            with _load_from_socket((port, secret), _Arrivals()) as arriving:
-                for arrived in arriving:
-                    if isinstance(arrived, list):
-                        order = arrived
-                    else:
-                        spool.add(arrived)
-        finally:
-            with unwrap_spark_exception():
-                server.getResult()  # Spark's own error, if there was one
-        return spool.rows(order)
+        return spool.rows(collect_arrow_batches(frame, spool.add))
     except BaseException:
         spool.close()
         raise
-
-
-class _Arrivals(ArrowStreamSerializer):
-    """The batches as they arrive, and last of all the order they should have come in."""
-
-    def load_stream(self, stream: IO[bytes]) -> Iterator[Any]:
-        yield from super().load_stream(stream)
-        count = read_int(stream)
-        # A negative count tells of an error, which the server raises itself.
-        yield [read_int(stream) for _ in range(max(count, 0))]
 
 
 class _Spool:
@@ -174,7 +150,7 @@ class _Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._held: list[pa.RecordBatch] = []
+        self._in_memory: list[pa.RecordBatch] = []
         self._size = 0
         self._file: Any = None
         self._writer: Any = None
@@ -182,27 +158,27 @@ class _Spool:
     def add(self, batch: pa.RecordBatch) -> None:
         self._size += batch.nbytes
         if self._writer is None and self._size <= IN_MEMORY:
-            self._held.append(batch)
+            self._in_memory.append(batch)
             return
         if self._writer is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.NamedTemporaryFile(dir=self._folder, prefix="batch-", suffix=".arrow")  # noqa: SIM115
             self._writer = pa.ipc.new_file(self._file.name, batch.schema)
-            for held in self._held:
-                self._writer.write_batch(held)
-            self._held = []
+            for kept in self._in_memory:
+                self._writer.write_batch(kept)
+            self._in_memory = []
         self._writer.write_batch(batch)
 
     def rows(self, order: Sequence[int]) -> Rows:
         if self._writer is None:
-            return Rows([self._held[index] for index in order])
+            return Rows([self._in_memory[index] for index in order])
         self._writer.close()
         reader = pa.ipc.open_file(pa.memory_map(self._file.name))
         self._file.close()  # its name is gone, its content stays for as long as it is mapped
         return Rows([reader.get_batch(index) for index in order], spooled=True)
 
     def close(self) -> None:
-        self._held = []
+        self._in_memory = []
         if self._file is not None:
             self._file.close()
 

@@ -13,18 +13,17 @@ from headrace.engine.adapters import SinkAdapter
 from headrace.engine.run.checkpoints import Checkpoint
 from headrace.engine.write.agreement import BatchWriter
 from headrace.engine.write.batch import Batch
-from headrace.engine.write.encoding import ORDER
+from headrace.engine.write.encoding import RECORD
 from headrace.engine.write.failed_rows import collected_rows, drain
 from headrace.engine.write.rows import Rows, collect
 from headrace.engine.write.sink import BatchSink, SinkContext
 from headrace.topology import Guarantee
+from headrace.topology.names import ORDER
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["AtLeastOnceTopics", "AtMostOnceTopics", "ExactlyOnceTopics", "TopicSinkAdapter"]
-
-RECORD = ("topic", "key", "value", "headers", "timestamp")
 
 
 class ExactlyOnceTopics:
