@@ -18,7 +18,8 @@ from headrace import topology as hr
 from headrace.config.run import RunConfig
 from headrace.engine.calls.windows import windowed
 from headrace.engine.plan.planner import PlannedQuery, plan
-from headrace.errors import PlanError, Unreachable
+from headrace.engine.spark_private.checkpoint_files import CheckpointFiles, SourceOffsets
+from headrace.errors import CheckpointError, PlanError, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -441,8 +442,9 @@ def run(query: PlannedQuery, checkpoint: Path) -> Kept:
     return kept
 
 
-def offsets(checkpoint: Path, batch: int, source: int = 0) -> dict[str, Any]:
-    return dict(json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2 + source]))
+def offsets(checkpoint: Path, batch: int) -> SourceOffsets:
+    """Those of the first source."""
+    return CheckpointFiles(checkpoint, CheckpointError).sources(batch)[0]
 
 
 def good(number: int) -> bytes:
@@ -483,9 +485,9 @@ def test_rejects_are_counted_in_the_batch_and_read_by_its_offsets(
     send(config, payments.topic_name, [b"second", None, good(3)])
     kept = run(queries["copied"], tmp_path / "checkpoint")
     assert kept.counts == [{rejects.metric: 2}]
-    start, end = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
-    assert [row.value for row in rejects.read(spark, None, start).collect()] == [b"first"]
-    found = rejects.read(spark, start, end)
+    first, second = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
+    assert [row.value for row in rejects.read(spark, first).collect()] == [b"first"]
+    found = rejects.read(spark, second)
     told = [
         (row.value, row.key, {header.key: bytes(header.value) for header in row.headers}) for row in found.collect()
     ]
@@ -537,7 +539,7 @@ def test_where_a_feed_is_read_in_several_places_every_batch_is_looked_at(
         (f"{app.prefix}split.even", "2"),
         (f"{app.prefix}split.odd", "1"),
     ]
-    assert rejects.read(spark, None, offsets(tmp_path / "checkpoint", 0)).count() == 1
+    assert rejects.read(spark, offsets(tmp_path / "checkpoint", 0)).count() == 1
     assert queries["evens"].output_schema.ddl == "id STRING"
 
 
@@ -559,10 +561,9 @@ def test_files_and_their_rejects(spark: SparkSession, config: RunConfig, tmp_pat
     (folder / "b.json").write_bytes(b"worse\n" + good(2) + b"\n")
     kept = run(query, tmp_path / "checkpoint")
     assert len(kept.rows) == 1
-    log = tmp_path / "checkpoint" / "sources" / "0"
     first, second = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
-    assert [row.value for row in rejects.read(spark, None, first, log).collect()] == [b"bad"]
-    (found,) = rejects.read(spark, first, second, log).collect()
+    assert [row.value for row in rejects.read(spark, first).collect()] == [b"bad"]
+    (found,) = rejects.read(spark, second).collect()
     told = {header.key: bytes(header.value).decode() for header in found.headers}
     assert (found.topic, found.value) == (f"{app.prefix}lines.rejected", b"worse")
     assert told["headrace-topic"].endswith("b.json")
