@@ -18,8 +18,8 @@ from headrace import topology as hr
 from headrace.config.run import RunConfig
 from headrace.engine.calls.windows import windowed
 from headrace.engine.plan.planner import PlannedQuery, plan_topology
-from headrace.engine.read.reading import SourceOffsets
-from headrace.errors import PlanError, Unreachable
+from headrace.engine.spark_private.checkpoint_files import CheckpointFiles, SourceOffsets
+from headrace.errors import CheckpointError, PlanError, Unreachable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -249,7 +249,7 @@ def test_every_problem_of_every_node_is_told_with_file_and_line(spark: SparkSess
     bad("'_deleted' is int; make it BOOLEAN", view=True, key="card")(
         lambda rows: rows.selectExpr("card", "1 AS _deleted")
     )
-    bad("order_by: 'att' is no column", view=True, key="card", order_by="att")(lambda rows: rows)
+    bad("order_by: 'att' is not a column", view=True, key="card", order_by="att")(lambda rows: rows)
     bad('latency="real-time" cannot run a Python UDF', **real_time)(lambda rows: rows.select(F.udf(str.upper)("card")))
     bad('latency="real-time" cannot run a join of two streams', **real_time)(
         lambda rows: rows.join(rows.select("id", F.lit(1).alias("one")), "id")
@@ -444,12 +444,9 @@ def run(query: PlannedQuery, checkpoint: Path) -> Kept:
     return kept
 
 
-def offsets(checkpoint: Path, batch: int, source: int = 0) -> dict[str, Any]:
-    return dict(json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2 + source]))
-
-
-def covered(start: dict[str, Any] | None, end: dict[str, Any], log: Path = Path()) -> SourceOffsets:
-    return SourceOffsets(start, end, log)
+def offsets(checkpoint: Path, batch: int) -> SourceOffsets:
+    """Those of the first source."""
+    return CheckpointFiles(checkpoint, CheckpointError).sources(batch)[0]
 
 
 def good(number: int) -> bytes:
@@ -490,9 +487,9 @@ def test_rejects_are_counted_in_the_batch_and_read_by_its_offsets(
     send(config, payments.topic_name, [b"second", None, good(3)])
     kept = run(queries["copied"], tmp_path / "checkpoint")
     assert kept.counts == [{rejects.metric: 2}]
-    start, end = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
-    assert [row.value for row in rejects.read(spark, covered(None, start)).collect()] == [b"first"]
-    found = rejects.read(spark, covered(start, end))
+    first, second = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
+    assert [row.value for row in rejects.read(spark, first).collect()] == [b"first"]
+    found = rejects.read(spark, second)
     told = [
         (row.value, row.key, {header.key: bytes(header.value) for header in row.headers}) for row in found.collect()
     ]
@@ -544,7 +541,7 @@ def test_where_a_feed_is_read_in_several_places_every_batch_is_looked_at(
         (f"{app.prefix}split.even", "2"),
         (f"{app.prefix}split.odd", "1"),
     ]
-    assert rejects.read(spark, covered(None, offsets(tmp_path / "checkpoint", 0))).count() == 1
+    assert rejects.read(spark, offsets(tmp_path / "checkpoint", 0)).count() == 1
     assert queries["evens"].output_schema.ddl == "id STRING"
 
 
@@ -566,10 +563,9 @@ def test_files_and_their_rejects(spark: SparkSession, config: RunConfig, tmp_pat
     (folder / "b.json").write_bytes(b"worse\n" + good(2) + b"\n")
     kept = run(query, tmp_path / "checkpoint")
     assert len(kept.rows) == 1
-    log = tmp_path / "checkpoint" / "sources" / "0"
     first, second = offsets(tmp_path / "checkpoint", 0), offsets(tmp_path / "checkpoint", 1)
-    assert [row.value for row in rejects.read(spark, covered(None, first, log)).collect()] == [b"bad"]
-    (found,) = rejects.read(spark, covered(first, second, log)).collect()
+    assert [row.value for row in rejects.read(spark, first).collect()] == [b"bad"]
+    (found,) = rejects.read(spark, second).collect()
     told = {header.key: bytes(header.value).decode() for header in found.headers}
     assert (found.topic, found.value) == (f"{app.prefix}lines.rejected", b"worse")
     assert told["headrace-topic"].endswith("b.json")
@@ -593,3 +589,24 @@ def test_the_rate_source_counts(spark: SparkSession, config: RunConfig, tmp_path
         running.awaitTermination(1)
     running.stop()
     assert {json.loads(row.value)["value"] for row in kept.rows} >= {0, 1, 2, 3, 4}
+
+
+def test_a_column_of_a_node_with_the_name_of_a_records_own_is_read_as_the_node_wrote_it(
+    spark: SparkSession, config: RunConfig, tmp_path: Path
+) -> None:
+    app = new_app()
+    payments = app.topic("payments", "id STRING", record_columns=["_offset"])
+
+    @app.stream(key="id")
+    def numbered(payments: DataFrame) -> DataFrame:
+        return payments.selectExpr("id", "_offset + 100 AS _offset")
+
+    @app.stream(key="id")
+    def again(numbered: DataFrame) -> DataFrame:
+        return numbered
+
+    queries = planned(app, spark, config)
+    send(config, payments.topic_name, [b'{"id": "a"}'])
+    send(config, f"{app.prefix}numbered", [b'{"id": "a", "_offset": 100}'])
+    kept = run(queries["again"], tmp_path / "checkpoint")
+    assert [json.loads(row.value) for row in kept.rows] == [{"id": "a", "_offset": 100}]

@@ -85,7 +85,7 @@ def rows(shape: Shape) -> list[Column]:
     """The columns of a row, from the result of `parse`."""
     columns = []
     for field in shape.schema:
-        value = _value_of(field.name)
+        value = _value_of(field.name, shape)
         if _would_round(value, field.type) is not None:
             value = value.try_cast(nullable(field.type).ddl)
         columns.append(_of_change(value, field.name, shape).alias(field.name))
@@ -125,12 +125,12 @@ def time_of(shape: Shape) -> Column:
         case ProcessingTime():
             return F.current_timestamp()
         case CorrectedTime(occurred, sent, received):
-            offset = F.try_subtract(_value_of(received), _value_of(sent))
-            return F.try_add(_value_of(occurred), offset)
+            offset = F.try_subtract(_value_of(received, shape), _value_of(sent, shape))
+            return F.try_add(_value_of(occurred, shape), offset)
         case None:
             return F.lit(None).cast("timestamp")
         case time:
-            return _value_of(time.column)
+            return _value_of(time.column, shape)
 
 
 def _is_delete() -> Column:
@@ -184,9 +184,9 @@ def _conditions(shape: Shape) -> Iterator[tuple[str | Column, Column]]:
     if shape.format is Format.JSON:
         for field in shape.schema:
             if field.type is Primitive.TIMESTAMP:
-                yield _why_no_time(field.name), _is_no_time(_value_of(field.name))
+                yield _why_no_time(field.name), _is_no_time(_value_of(field.name, shape))
     for name in shape.key:
-        yield f"the key {name!r} is null", _value_of(name).isNull()
+        yield f"the key {name!r} is null", _value_of(name, shape).isNull()
     if shape.time is not None and not isinstance(shape.time, ProcessingTime):
         time = time_of(shape)
         yield f"the event time {str(shape.time)!r} is null", time.isNull()
@@ -195,7 +195,7 @@ def _conditions(shape: Shape) -> Iterator[tuple[str | Column, Column]]:
             yield words, F.coalesce(time > F.try_add(F.col("timestamp"), interval(shape.ahead)), F.lit(False))
     if shape.format is Format.JSON:
         for field in shape.schema:
-            yield from _broken_field(field)
+            yield from _broken_field(field, shape)
 
 
 def _is_no_time(value: Column) -> Column:
@@ -212,8 +212,8 @@ def _why_no_time(name: str) -> Column:
     return told.otherwise(f"{name!r} is outside the years 1 to 9999")
 
 
-def _broken_field(field: Field) -> Iterator[tuple[str, Column]]:
-    value = _value_of(field.name)
+def _broken_field(field: Field, shape: Shape) -> Iterator[tuple[str, Column]]:
+    value = _value_of(field.name, shape)
     if not field.nullable:
         yield f"{field.name!r} is null and was declared NOT NULL", value.isNull()
     missing = _lacks(value, field.type)
@@ -274,8 +274,11 @@ def _either(conditions: list[Column]) -> Column | None:
     return reduce(or_, conditions) if conditions else None
 
 
-def _value_of(name: str) -> Column:
-    return F.col(CONNECTOR_COLUMNS[name]) if name in CONNECTOR_COLUMNS else _row(F.col(PARSED)).getField(name)
+def _value_of(name: str, shape: Shape) -> Column:
+    """A column of the row; a name of the record's own, such as `_offset`, if the row has none of that name."""
+    if name in CONNECTOR_COLUMNS and name not in shape.schema:
+        return F.col(CONNECTOR_COLUMNS[name])
+    return _row(F.col(PARSED)).getField(name)
 
 
 def _row(parsed: Column) -> Column:
