@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups import SCHEMA, GroupCoordinator, Offsets
 from headrace.broker.groups.messages import JoinAnswer, JoinRequest, LeavingMember, Protocol, SyncAnswer, SyncRequest
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Store, StoreError
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
 GROUP = "g"

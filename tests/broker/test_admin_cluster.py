@@ -1,6 +1,6 @@
 """The APIs about more than one node, answered by the one there is."""
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.node import Node, on_node
 
 

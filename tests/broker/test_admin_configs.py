@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.config import ConfigSource, ConfigType
+from headrace.broker.errors import ErrorCode
 from headrace.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.node import Node, on_node
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.storage.batch import build, parse_header
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.node import RECORD, Node, on_node
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6

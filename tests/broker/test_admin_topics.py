@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.wire import codec
 from headrace.broker.wire.apis import APIS
-from headrace.broker.wire.errors import ErrorCode
 from headrace.broker.wire.handlers import metadata
 from tests.broker.node import KEYS, NO_ID, Node, on_node
 

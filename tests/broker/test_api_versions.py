@@ -7,9 +7,9 @@ from typing import Any, cast
 import pytest
 from kio.schema.api_versions.v0 import ApiVersionsResponse as ResponseV0
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.wire import codec
 from headrace.broker.wire.apis import APIS, Api
-from headrace.broker.wire.errors import ErrorCode
 from headrace.broker.wire.handlers import HANDLERS, RequestContext, dispatch, handler
 from headrace.broker.wire.handlers.api_versions import unsupported_version_body
 from tests.broker.kiobridge import entity_class, kio_entity

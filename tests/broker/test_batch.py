@@ -8,9 +8,9 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage import batch as batches
 from headrace.broker.storage.codecs import CODECS, MAX_DECOMPRESSED, UndecodableError, compress, decompress
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.faults.batches import encode
 
 values = st.lists(st.binary(max_size=300), min_size=1, max_size=20)

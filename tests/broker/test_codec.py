@@ -17,10 +17,10 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.schema.request_header.v1 import RequestHeader as HeaderV1
 from kio.schema.request_header.v2 import RequestHeader as HeaderV2
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.wire import codec, readers, schema
 from headrace.broker.wire.apis import APIS
 from headrace.broker.wire.codec import MalformedRequest, UnwritableBody
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.writers import struct_writer
 from tests.broker import kiobridge
 from tests.broker.kiobridge import Direction

@@ -24,13 +24,13 @@ from hypothesis.stateful import (
 )
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.storage.batch import build, parse_header
 from headrace.broker.storage.commit import Committer
 from headrace.broker.storage.files import Disk
 from headrace.broker.storage.partition import Partition, SyncJob
 from headrace.broker.storage.segment import FileCache
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 PARTITIONS = 3
 BATCH = build(b"\x0e\x00\x00\x00\x01\x02x\x00", attributes=0, count=1, base_timestamp=1, max_timestamp=1)

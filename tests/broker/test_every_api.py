@@ -11,9 +11,9 @@ import pytest
 from kio.schema.api_versions.v0 import ApiVersionsResponse as ApiVersionsV0
 
 from headrace.broker import Broker
+from headrace.broker.errors import ErrorCode
 from headrace.broker.wire import codec, schema
 from headrace.broker.wire.apis import APIS
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.kiobridge import kio_entity
 from tests.broker.rawclient import RawClient
 

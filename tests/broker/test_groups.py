@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.messages import LeavingMember, Protocol, SyncAnswer, SyncRequest
 from headrace.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from headrace.broker.groups.timers import Timer
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.groups_harness import (
     DELAY_MS,
     GROUP,

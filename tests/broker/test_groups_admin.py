@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups import OffsetEntry
 from headrace.broker.groups.messages import Protocol
 from headrace.broker.groups.offsets import PartitionKey
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.groups_harness import GROUP, House, keep_alive, run, subscription
 
 MINUTE_MS = 60 * 1000

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.groups.messages import JoinAnswer, Protocol, SyncAnswer
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.groups_harness import GROUP, House, SteppedLoop, TestMember, subscription
 
 CLIENTS = ("a", "b", "c", "s1", "s2")

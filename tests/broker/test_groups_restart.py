@@ -1,7 +1,7 @@
 """What groups know after the broker is gone and back."""
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.groups.messages import Protocol
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.groups_harness import DELAY_MS, GROUP, REBALANCE_MS, SESSION_MS, House, keep_alive, run, subscription
 
 

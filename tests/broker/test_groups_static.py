@@ -2,8 +2,8 @@
 
 import pytest
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.messages import LeavingMember, Protocol
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.groups_harness import (
     DELAY_MS,
     GROUP,

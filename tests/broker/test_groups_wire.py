@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.wire.apis import APIS
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.groups_harness import subscription
 from tests.broker.rawclient import RawClient
 

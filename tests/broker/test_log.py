@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage import reading
 from headrace.broker.storage.batch import HEADER_SIZE, parse_header, with_records
 from headrace.broker.storage.codecs import CODECS, compress
 from headrace.broker.storage.partition import Partition
 from headrace.broker.storage.reading import NotReady, Slice
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.faults.batches import decode, encode
 from tests.broker.node import Node, on_node
 

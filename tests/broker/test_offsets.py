@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from headrace.broker.errors import ApiError
 from headrace.broker.groups import OffsetEntry
 from headrace.broker.groups.offsets import PartitionKey, Settlement
 from headrace.broker.store import StoreError
-from headrace.broker.wire.errors import ApiError
 from tests.broker.groups_harness import House, SteppedLoop, run
 
 GROUPS, TOPICS, PARTITIONS, PRODUCERS = ("g", "h", ""), ("t", "ü"), (0, 1), (1, 1 << 62)

@@ -6,8 +6,8 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.wire.apis import APIS
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.groups_clients import until
 from tests.broker.rawclient import RawClient
 from tests.peers import Headrace

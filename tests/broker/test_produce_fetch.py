@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults.batches import decode, encode
 from tests.broker.faults.harness import Running, serving
 from tests.broker.rawclient import RawClient

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.batch import Batch, following, parse_header
 from headrace.broker.storage.producers import REMEMBERED_BATCHES, ProducerStates
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.faults.batches import encode
 
 

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import EARLIEST, LATEST, Client, Committed, Refused
 from tests.broker.faults.harness import Running, abandoned

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker import Broker
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.offsets import OffsetEntry
 from headrace.broker.store import StoreError
 from headrace.broker.topic_names import check_name, collision_key
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.errors import BrokerError
 from tests.broker.node import Node, on_node
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.broker.errors import ApiError, ErrorCode
 from tests.broker.node import Node
 
 NAMES = st.sampled_from(["a", "b", "a.b", "a_b", "c.d.e", "c_d.e"])

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.groups.offsets import OffsetEntry
 from headrace.broker.transactions.producer_ids import BLOCK
 from headrace.broker.transactions.state import FENCING_EPOCH, LAST_EPOCH, Producer, State, Transaction
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.transactions_harness import MINUTE, TP0, TP1, House, housed, opened, refused, state_of
 
 

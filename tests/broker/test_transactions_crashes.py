@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.offsets import OffsetEntry
 from headrace.broker.transactions.state import Producer, State
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.transactions_harness import House
 
 MINUTE = 60_000

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.groups.offsets import OffsetEntry
 from headrace.broker.transactions.state import Producer, State
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.transactions_harness import MINUTE, TP0, TP1, House, housed, opened, refused, state_of, until
 
 # -- time ------------------------------------------------------------------------------------------------------

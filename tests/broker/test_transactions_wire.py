@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.storage.batch import build
 from headrace.broker.transactions.state import Producer
 from headrace.broker.wire.apis import APIS
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.rawclient import RawClient
 
 KEYS = {api.name: api.key for api in APIS.values()}

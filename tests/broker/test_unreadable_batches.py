@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.storage import batch as batches
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import Client, Refused
 from tests.broker.faults.harness import Running, serving

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID, uuid4
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups import offsets as group_offsets
 from headrace.broker.groups import records as group_records
 from headrace.broker.groups.coordinator import GroupCoordinator
@@ -19,7 +20,6 @@ from headrace.broker.store import Store, StoreError
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import SCHEMA, Producer, TransactionCoordinator
 from headrace.broker.transactions.state import State
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ def run(
     app: App, config: RunConfig, spark: SparkSession, over: dict[str, Offsets | None] | None = None
 ) -> Iterator[Runner]:
     runner = Runner(app, config, spark)
-    runner.start(over=over)
+    runner.start(restarted=over)
     try:
         yield runner
     finally:
@@ -254,7 +254,7 @@ def test_changed_windows_are_refused_together_and_a_reset_starts_them_over(
         Runner(changed, config, spark).start()
     one = Runner(changed, config, spark)
     with pytest.raises(hr.CheckpointError, match=r"^the code of 'summed'.*--reset summed"):
-        one.start(over={"counted": None})
+        one.start(restarted={"counted": None})
     assert one.kept == {}  # a run that cannot be sets nothing aside
     with run(counting("10 seconds"), config, spark) as runner:
         runner.process_all_available()

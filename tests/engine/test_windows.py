@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from headrace import topology as hr
 from headrace.engine.calls.windows import WindowedRows, uses_of_windows, windowed
-from headrace.engine.column_marks import event_times_of, key_of, marked_key, output_time
+from headrace.engine.column_metadata import event_times_of, key_of, marked_key, output_time
 from headrace.errors import InputError
 
 if TYPE_CHECKING:

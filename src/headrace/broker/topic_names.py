@@ -2,7 +2,7 @@
 
 import re
 
-from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.broker.errors import ApiError, ErrorCode
 
 MAX_LENGTH = 249
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import BrokerSettings, InvalidSetting, TopicConfig
 from headrace.broker.storage.checkpoint import forget_topic
 from headrace.broker.store import Store, StoreError
 from headrace.broker.topic_names import INTERNAL, check_name, collision_key
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.storage.manager import LogManager

@@ -10,9 +10,9 @@ from threading import Timer
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace.cli.again import Again
 from headrace.cli.link import Link
 from headrace.cli.live import Display
+from headrace.cli.starting_over import StartingOver
 from headrace.engine import spark_log_path
 from headrace.threads import Threads
 
@@ -44,15 +44,17 @@ def drive(
 
     app = load_app(file, name)
     topology = app.topology()
-    again = Again(topology, resets, replays, agreed)
+    starting_over = StartingOver(topology, resets, replays, agreed)
     try:
         with _stops():
-            return _run(link, app, topology, config, again, keep_going)
+            return _run(link, app, topology, config, starting_over, keep_going)
     except Stopped:
         return 0
 
 
-def _run(link: Link, app: "App", topology: "Topology", config: "RunConfig", again: Again, keep_going: bool) -> int:
+def _run(
+    link: Link, app: "App", topology: "Topology", config: "RunConfig", starting_over: StartingOver, keep_going: bool
+) -> int:
     from headrace.services import Addresses, Needs, launch
 
     display = Display()
@@ -69,7 +71,7 @@ def _run(link: Link, app: "App", topology: "Topology", config: "RunConfig", agai
 
     def starts_over(config: "RunConfig") -> "Mapping[str, Offsets | None]":
         # A driver that is restarted resumes; it does not reset its nodes once more.
-        return again.agreed(config, display) if told["first"] else {}
+        return starting_over.agreed(config, display) if told["first"] else {}
 
     def fetching(jar: "Jar", there: int, wanted: int) -> None:
         display.remark(f"fetching {jar}, {there + 1} of {wanted} (once)")

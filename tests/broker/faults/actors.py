@@ -2,7 +2,7 @@
 
 import time
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults import facts
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import EARLIEST, Client, Committed, Membership, Refused

@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import EARLIEST, LATEST, Client, Log, Refused
 from tests.broker.faults.facts import ABSENT, Expected, Send, Transaction

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults import facts
 from tests.broker.faults.client import Client, Refused
 from tests.broker.faults.facts import Answer, Attempt

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults.harness import AGING, DATA
 from tests.broker.faults.journal import DISK_TROUBLE, STOPPING
 from tests.broker.faults.mutants import NONE

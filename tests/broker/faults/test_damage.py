@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.storage import reading
-from headrace.broker.wire.errors import ErrorCode
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import LATEST, Client, Refused
 from tests.broker.faults.harness import DATA, abandoned, serving

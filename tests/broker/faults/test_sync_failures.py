@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults.batches import encode
 from tests.broker.faults.client import LATEST, Client, Committed, Refused
 from tests.broker.faults.faulty import SPACE, broken, full

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from tests.broker.faults import facts
 from tests.broker.faults.actors import (
     Administrator,

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups import joining, records
 from headrace.broker.groups.group import Group, GroupState
 from headrace.broker.groups.messages import (
@@ -24,7 +25,6 @@ from headrace.broker.groups.rebalance import Rebalancer
 from headrace.broker.groups.timers import Timer
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Store, StoreError
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.messages import JoinAnswer, JoinedMember, Protocol, SyncAnswer
 from headrace.broker.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from headrace.broker.groups.timers import Timer
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 
 class GroupState(Enum):

@@ -4,11 +4,11 @@ import asyncio
 import logging
 import uuid
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.group import Group, GroupState, Member
 from headrace.broker.groups.messages import NO_MEMBER_ID, JoinAnswer, JoinRequest, Protocol
 from headrace.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Joining, Rebalancer
 from headrace.broker.groups.subscription import subscribed_topics
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import NamedTuple
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Store
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS committed_offsets (

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ErrorCode
 from headrace.broker.groups import records
 from headrace.broker.groups.group import Group, GroupState, Member
 from headrace.broker.groups.messages import JoinAnswer, JoinRequest, SyncAnswer
@@ -22,7 +23,6 @@ from headrace.broker.groups.records import GroupRecord, MemberRecord
 from headrace.broker.groups.timers import Timer
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Store
-from headrace.broker.wire.errors import ErrorCode
 
 log = logging.getLogger(__name__)
 

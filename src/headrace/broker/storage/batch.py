@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.codecs import MAX_DECOMPRESSED, MAX_EXPANSION
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size

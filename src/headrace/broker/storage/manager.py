@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import BrokerSettings, TopicConfig
 from headrace.broker.storage import checkpoint as checkpoints
 from headrace.broker.storage.checkpoint import Checkpoint, Saved
@@ -20,7 +21,6 @@ from headrace.broker.storage.partition import Partition
 from headrace.broker.storage.recovery import recover
 from headrace.broker.storage.segment import Damage, FileCache, Segment
 from headrace.broker.store import Store, StoreError
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 

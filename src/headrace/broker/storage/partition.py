@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from headrace.broker.clock import Clock
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import TopicConfig
 from headrace.broker.storage.aborted import Aborted
 from headrace.broker.storage.batch import Batch, control_batch, parse_header, place
@@ -19,7 +20,6 @@ from headrace.broker.storage.files import Disk
 from headrace.broker.storage.producers import ProducerStates, Written
 from headrace.broker.storage.recovery import Recovered
 from headrace.broker.storage.segment import FileCache, OpenFile, Segment
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.aborted import Aborted, AbortedTransactions
 from headrace.broker.storage.batch import Batch, following
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 REMEMBERED_BATCHES = 5  # as many as a producer may have in flight
 

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.batch import (
     HEADER_SIZE,
     LENGTH_OVERHEAD,
@@ -18,7 +19,6 @@ from headrace.broker.storage.batch import (
 from headrace.broker.storage.codecs import decompress
 from headrace.broker.storage.partition import Partition
 from headrace.broker.storage.segment import Damage, OpenFile, Position, Segment, walk
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
 

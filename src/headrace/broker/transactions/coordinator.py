@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.store import StoreError
 from headrace.broker.transactions import table
 from headrace.broker.transactions.ending import Ending, Entry
 from headrace.broker.transactions.producer_ids import ProducerIds
 from headrace.broker.transactions.state import PartitionKey, Producer, State, Transaction
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.clock import Clock

@@ -11,9 +11,9 @@ import logging
 import sqlite3
 from typing import TYPE_CHECKING
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.transactions import table
 from headrace.broker.transactions.state import State, Transaction
-from headrace.broker.wire.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.clock import Clock

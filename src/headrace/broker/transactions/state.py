@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.broker.errors import ApiError, ErrorCode
 
 NO_EPOCH = -1
 # The highest epoch is the coordinator's own, so that it can fence even the client that has the one below.

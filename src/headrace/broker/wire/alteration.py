@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.config import nearest
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import BROKER_SETTINGS
 from headrace.broker.topic_names import check_name
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.requests import failure, unknown_topic
 
 if TYPE_CHECKING:

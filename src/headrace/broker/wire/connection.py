@@ -10,12 +10,12 @@ from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.reading import Slice
 from headrace.broker.store import StoreError
 from headrace.broker.wire import codec
 from headrace.broker.wire.apis import APIS
 from headrace.broker.wire.codec import MalformedRequest, RequestHeader
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.fetch import Fetch
 from headrace.broker.wire.handlers import RequestContext, dispatch
 from headrace.broker.wire.handlers.api_versions import unsupported_version_body

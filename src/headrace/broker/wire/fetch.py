@@ -6,11 +6,11 @@ import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.aborted import Aborted
 from headrace.broker.storage.partition import Partition
 from headrace.broker.storage.reading import NotReady, Slice, read
 from headrace.broker.wire.codec import RequestHeader
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.writers import compact_length
 
 if TYPE_CHECKING:

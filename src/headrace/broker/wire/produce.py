@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import TopicConfig
 from headrace.broker.storage.batch import (
     HEADER_SIZE,
@@ -20,7 +21,6 @@ from headrace.broker.storage.codecs import CODECS, UndecodableError, compress, d
 from headrace.broker.storage.partition import Partition
 from headrace.broker.topics import Topic
 from headrace.broker.wire.codec import MalformedRequest, RequestHeader
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.readers import read_nullable_string, read_varint, skip_tagged_fields
 from headrace.broker.wire.writers import compact_length
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 from pyspark.sql import DataFrame
 
 from headrace.engine.calls.results import Result
-from headrace.engine.column_marks import event_times_of, is_windowed
+from headrace.engine.column_metadata import event_times_of, is_windowed
 from headrace.engine.read.tables import Table
 from headrace.errors import InputError
 from headrace.topology import Duration

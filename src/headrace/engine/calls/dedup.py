@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from headrace.engine.calls.arguments import JoinUse, check_streams, columns_of, event_time, note, span_of
-from headrace.engine.column_marks import marked_event_time
+from headrace.engine.column_metadata import marked_event_time
 from headrace.engine.write.encoding import named
 from headrace.operators.dedup import Dedup
 from headrace.operators.hosting import arrow_schema, buckets_of, hosted

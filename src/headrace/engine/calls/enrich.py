@@ -15,7 +15,7 @@ from headrace.engine.calls.arguments import (
     event_time,
     note,
 )
-from headrace.engine.column_marks import event_times_of, marked_event_time
+from headrace.engine.column_metadata import event_times_of, marked_event_time
 from headrace.engine.read.tables import Table, versions_of
 from headrace.engine.write.encoding import named
 from headrace.errors import InputError

@@ -14,7 +14,7 @@ from headrace.engine.calls.arguments import (
     note,
     span_of,
 )
-from headrace.engine.column_marks import feed_of, marked_event_time
+from headrace.engine.column_metadata import feed_of, marked_event_time
 from headrace.engine.write.encoding import named
 from headrace.errors import InputError
 from headrace.operators.gathering import GATHERED_AT, MISSING, Gather

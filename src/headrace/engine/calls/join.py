@@ -23,7 +23,7 @@ from headrace.engine.calls.arguments import (
     span_of,
 )
 from headrace.engine.calls.table_join import join_tables
-from headrace.engine.column_marks import event_times_of, marked_time
+from headrace.engine.column_metadata import event_times_of, marked_time
 from headrace.engine.read.parsing import interval
 from headrace.engine.read.tables import Table
 from headrace.engine.write.encoding import named

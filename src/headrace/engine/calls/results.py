@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from headrace.engine.column_marks import marked_time
+from headrace.engine.column_metadata import marked_time
 from headrace.engine.plan.analysis import is_projection, origins
 from headrace.engine.spark_private.plans import is_read_by_spark_of_a_dataframe
 from headrace.engine.write.encoding import (

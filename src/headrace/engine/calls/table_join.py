@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 
 from headrace.engine.calls.arguments import How, JoinUse, OnLike, check_clash, check_types, chosen, columns_on, note
-from headrace.engine.column_marks import marked_key
+from headrace.engine.column_metadata import marked_key
 from headrace.engine.read.tables import Table, versions_of
 from headrace.engine.write.encoding import named
 from headrace.errors import InputError

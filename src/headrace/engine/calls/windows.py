@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from headrace.engine.calls.results import LateRows, PerEvent, Result, result_of
 from headrace.engine.calls.window_operators import Applied, WindowSpec, input_of, operator_of
-from headrace.engine.column_marks import event_times_of, is_windowed, key_of, lateness_of, marked_time
+from headrace.engine.column_metadata import event_times_of, is_windowed, key_of, lateness_of, marked_time
 from headrace.engine.spark_private.plans import ClassicDataFrame, with_the_plan_of
 from headrace.engine.write.encoding import named
 from headrace.errors import InputError

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from headrace.engine.calls.results import Result
 from headrace.engine.calls.windows import Windowed
-from headrace.engine.column_marks import output_time
+from headrace.engine.column_metadata import output_time
 from headrace.engine.read.parsing import nullable
 from headrace.engine.read.tables import Table, rows_of
 from headrace.engine.write.encoding import check_can_be_carried

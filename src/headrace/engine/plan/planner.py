@@ -24,7 +24,7 @@ from headrace.engine.calls.results import (
     shown,
 )
 from headrace.engine.calls.windows import WINDOW_START, WindowUse, uses_of_windows
-from headrace.engine.column_marks import is_window_time, output_time
+from headrace.engine.column_metadata import is_window_time, output_time
 from headrace.engine.plan.analysis import (
     keeps_python_state,
     places_of,

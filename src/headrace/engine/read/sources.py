@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 
 from headrace.config.run import RunConfig
 from headrace.engine.adapters import source_adapter
-from headrace.engine.column_marks import marked_key
+from headrace.engine.column_metadata import marked_key
 from headrace.engine.read.markers import marker_topic, with_markers, without_markers
 from headrace.engine.read.parsing import IS_REJECTED, parse, parser, reason, rows
 from headrace.engine.read.reading import PLACE_HEADERS, RAW, Failed, Ranges, Reading, SourceOffsets

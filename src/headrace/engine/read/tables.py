@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headrace.engine.column_marks import key_of
+from headrace.engine.column_metadata import key_of
 from headrace.engine.spark_private.plans import is_read_by_spark_of_a_dataframe
 from headrace.engine.write.encoding import named
 from headrace.errors import InputError

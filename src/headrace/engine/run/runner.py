@@ -79,24 +79,26 @@ class Runner:
         self._ended = Event()
         self._watcher = self.threads.new("progress", self._watch)
 
-    def start(self, jars: Progress | None = None, over: Mapping[str, Offsets | None] | None = None) -> None:
+    def start(self, jars: Progress | None = None, restarted: Mapping[str, Offsets | None] | None = None) -> None:
         """Check everything that can be checked, then start the queries. `jars` is called for each jar that is fetched.
 
-        The nodes in `over` start over, from the offsets given there or from the beginning.
+        The nodes in `restarted` start over, from the offsets given there or from the beginning.
         """
-        over = over or {}
+        restarted = restarted or {}
         cluster = self._cluster = Cluster(self.config)
         cluster_id = self.cluster_id = cluster.id()
         ensure_inputs(self.topology, cluster, self.config)
-        going_on = [query.name for query in self.topology.queries if query.name not in over]
-        starts = self.checkpoints.starting_offsets(going_on) | {name: start for name, start in over.items() if start}
+        going_on = [query.name for query in self.topology.queries if query.name not in restarted]
+        starts = self.checkpoints.starting_offsets(going_on) | {
+            name: start for name, start in restarted.items() if start
+        }
         config = replace(self.config, starting_offsets=starts)
         try:
             planned = self._plan(config, jars)
             ensure_outputs(self.topology, cluster, config, {query.node: query.late_topic for query in planned})
             ensure_markers((marked.topic for query in planned for marked in query.marked), cluster, config)
-            self._check_checkpoints([query for query in planned if query.node.name not in over], cluster_id)
-            for name, start in over.items():
+            self._check_checkpoints([query for query in planned if query.node.name not in restarted], cluster_id)
+            for name, start in restarted.items():
                 if kept := self.checkpoints.reset(name, start):
                     self.kept[name] = kept
             for query in planned:
@@ -243,8 +245,8 @@ class Runner:
                 for other in self._dependents(run):
                     if other.state not in (NodeState.FAILED, NodeState.STOPPED):
                         other.stop(f"stopped because it depends on {run.name!r}, which failed")
-        over = (NodeState.FAILED, NodeState.STOPPED)
-        return bool(failed) and (not self._keep_going or all(run.state in over for run in self._runs))
+        ended = (NodeState.FAILED, NodeState.STOPPED)
+        return bool(failed) and (not self._keep_going or all(run.state in ended for run in self._runs))
 
     def _spark_ended(self) -> Error | None:
         """A thread may notice the end of Java by an error of any kind; this names the cause."""

@@ -4,9 +4,9 @@ import re
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.wire.apis import APIS
 from headrace.broker.wire.codec import API_VERSIONS, write_response
-from headrace.broker.wire.errors import ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.requests import check_assignment, failure, unknown_topic, within
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.config_entries import topic_entries
-from headrace.broker.wire.errors import ApiError, ErrorCode
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.requests import check_assignment, failure, within
 

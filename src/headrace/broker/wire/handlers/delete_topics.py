@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.topics import Topic
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.requests import failure, unknown_topic, within
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.config_entries import ConfigEntry, broker_entries, topic_entries
+from headrace.broker.errors import ApiError
 from headrace.broker.topic_names import check_name
 from headrace.broker.wire.alteration import BROKER, TOPIC, check_broker_name, unserved_resource
-from headrace.broker.wire.errors import ApiError
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.requests import failure, unknown_topic
 

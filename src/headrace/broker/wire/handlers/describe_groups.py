@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.wire.errors import ErrorCode
+from headrace.broker.errors import ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:

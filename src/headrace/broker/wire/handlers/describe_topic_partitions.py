@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.topic_names import INTERNAL, check_name
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.handlers.metadata import describe_partition
 from headrace.broker.wire.operations import ON_TOPIC

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.transactions.state import Producer
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.config import ConfigType
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.settings import TOPIC_SETTINGS
 from headrace.broker.wire.alteration import APPEND, DELETE, SET, SUBTRACT, Change, alter
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:

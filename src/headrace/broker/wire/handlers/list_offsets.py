@@ -5,9 +5,9 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.partition import Partition
 from headrace.broker.storage.reading import FoundTime, offset_for_timestamp, offset_of_max_timestamp
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.errors import ErrorCode
 from headrace.broker.transactions.pattern import InvalidPattern, Pattern
 from headrace.broker.transactions.state import State, Transaction
-from headrace.broker.wire.errors import ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.storage.partition import Partition
 from headrace.broker.topic_names import INTERNAL, check_name
 from headrace.broker.topics import Topic, Topics
 from headrace.broker.wire.codec import write_response
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.offsets import OffsetEntry
 from headrace.broker.store import StoreError
-from headrace.broker.wire.errors import ApiError, ErrorCode
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from headrace.config import Offsets, RunConfig
     from headrace.topology import QueryNode, Topology
 
-__all__ = ["Again"]
+__all__ = ["StartingOver"]
 
 
-class Again:
+class StartingOver:
     """The nodes that a run resets or replays. Invalid names and times are rejected when it is created."""
 
     def __init__(self, topology: "Topology", resets: Sequence[str], replays: Sequence[str], agreed: bool) -> None:
