@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 import struct
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +19,8 @@ from headrace.broker.storage.codecs import decompress
 from headrace.broker.storage.partition import Partition
 from headrace.broker.storage.segment import Damage, OpenFile, Position, Segment, walk
 from headrace.broker.wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 64 * 1024
 _PROBE_STEP = 128 * 1024
@@ -232,9 +235,15 @@ def _search_time(file: OpenFile, partition: Partition, segment: Segment, timesta
         ):
             continue
         view = memoryview(os.pread(file.fd, batch.size, byte))
-        for offset, stamp in record_times(batch, decompress(batch.codec, view[HEADER_SIZE:])):
-            if stamp >= timestamp and offset >= partition.log_start:
-                return FoundTime(offset, stamp, batch.leader_epoch)
+        try:
+            for offset, stamp in record_times(batch, decompress(batch.codec, view[HEADER_SIZE:])):
+                if stamp >= timestamp and offset >= partition.log_start:
+                    return FoundTime(offset, stamp, batch.leader_epoch)
+        except ValueError as error:
+            # Batches are accepted by their headers alone: a producer may have written this.
+            reason = f"{partition!r}: the records of the batch at offset {batch.base_offset} cannot be read: {error}"
+            logger.warning("%s", reason)
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, reason) from error
     return None
 
 

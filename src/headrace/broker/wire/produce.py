@@ -16,7 +16,7 @@ from headrace.broker.storage.batch import (
     stamp_append_time,
     with_records,
 )
-from headrace.broker.storage.codecs import CODECS, compress, decompress
+from headrace.broker.storage.codecs import CODECS, UndecodableError, compress, decompress
 from headrace.broker.storage.partition import Partition
 from headrace.broker.topics import Topic
 from headrace.broker.wire.codec import MalformedRequest, RequestHeader
@@ -229,7 +229,7 @@ def _check_times(batch: Batch, config: TopicConfig, now: int) -> None:
 def _recompress(records: memoryview, batch: Batch, codec: int) -> memoryview:
     try:
         plain = decompress(batch.codec, records[HEADER_SIZE:])
-    except Exception as error:  # each codec has errors of its own
+    except UndecodableError as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch cannot be decompressed: {error}") from error
     return memoryview(with_records(batch, compress(codec, plain), codec))
 
