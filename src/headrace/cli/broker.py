@@ -20,7 +20,12 @@ def run(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder that holds the log.")],
     listen: Annotated[
         str,
-        typer.Option("--listen", metavar="HOST:PORT", help="Where to accept clients; port 0 picks a free one."),
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where to accept clients; port 0 picks a free one. A wildcard address such as 0.0.0.0 needs "
+            "--set advertised.listeners=PLAINTEXT://HOST:PORT, the address that clients connect to.",
+        ),
     ] = DEFAULT_KAFKA,
     settings: Annotated[
         list[str] | None,
