@@ -109,7 +109,7 @@ class Broker:
             self.store = self._store_type(database, durable=self._disk.durable)
             unclean = self.store.load(self._open_store)
         except sqlite3.DatabaseError as error:
-            raise BrokerError(f"{database} cannot be read: {error}; restore it from a copy") from error
+            raise BrokerError(f"{database} cannot be read: {error}; restore it from a backup") from error
         self.logs = LogManager(self.data, self.store, self.settings, self.clock, self._disk, unclean=unclean)
         self.logs.load()
         self.topics = Topics(self.store, self.settings, self.logs)
@@ -215,7 +215,7 @@ def _set(connection: sqlite3.Connection, name: str, value: str) -> None:
 def _address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise BrokerError(f"--listen {listen!r} is no address; write HOST:PORT, such as 127.0.0.1:9092")
+        raise BrokerError(f"--listen {listen!r} is not an address; use HOST:PORT, such as 127.0.0.1:9092")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

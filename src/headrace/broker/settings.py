@@ -47,9 +47,9 @@ TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 
 def _cleanup_policy_failure(policies: tuple[str, ...]) -> str | None:
     if not policies:
-        return "The list must not be empty; the value served is: delete"
+        return "The list must not be empty; the supported value is: delete"
     if "compact" in policies:
-        return "String must be one of: delete (compaction is not served yet)"
+        return "String must be one of: delete (compaction is not supported yet)"
     return None if set(policies) == {"delete"} else "String must be one of: delete"
 
 
@@ -97,7 +97,7 @@ class TopicConfig:
         "cleanup.policy",
         LIST,
         ("delete",),
-        "What happens to old segments. Only `delete` is served: they go when they are past the retention.",
+        "What happens to old segments. Only `delete` is supported: segments past their retention are deleted.",
         CLEANUP_POLICIES,
         ("log.cleanup.policy",),
     )
@@ -231,7 +231,7 @@ class BrokerSettings:
         "fetch.max.bytes",
         INT,
         55 * 1024 * 1024,
-        "The most bytes one Fetch answer holds, whatever the client asks for; the first batch always comes.",
+        "The most bytes in one Fetch response, whatever the client asks for; the first batch is always returned.",
         at_least(1024),
     )
     group_initial_rebalance_delay_ms: int = setting(
@@ -295,7 +295,7 @@ class BrokerSettings:
         "log.retention.check.interval.ms",
         LONG,
         300_000,
-        "How often segments past their retention are looked for.",
+        "How often segments past their retention are deleted.",
         at_least(1),
     )
     log_retention_hours: int = setting(
@@ -383,7 +383,7 @@ class BrokerSettings:
         LONG,
         64 * 1024 * 1024,
         "The most bytes of requests held in memory; above it, sockets are not read. A single larger request "
-        "is let through alone. (Kafka's default is no limit.)",
+        "is accepted alone. (Kafka's default is no limit.)",
         at_least(1),
     )
     socket_request_max_bytes: int = setting(
@@ -397,7 +397,7 @@ class BrokerSettings:
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         INT,
         10_000,
-        "How often transactions past their timeout are looked for and aborted.",
+        "How often transactions past their timeout are aborted.",
         at_least(1),
     )
     transaction_max_timeout_ms: int = setting(
@@ -411,7 +411,7 @@ class BrokerSettings:
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         INT,
         3_600_000,
-        "How often transactional ids past their expiration are looked for and forgotten.",
+        "How often expired transactional ids are removed.",
         at_least(1),
     )
     transactional_id_expiration_ms: int = setting(

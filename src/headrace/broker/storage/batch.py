@@ -101,7 +101,7 @@ def check_produced(view: memoryview, version: int) -> Batch:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are too few for a record batch")
     batch = parse_header(view)
     if batch.magic != 2:
-        raise ApiError(ErrorCode.INVALID_RECORD, f"message format {batch.magic} is not served, only format 2")
+        raise ApiError(ErrorCode.INVALID_RECORD, f"message format {batch.magic} is not supported, only format 2")
     size = batch.length + LENGTH_OVERHEAD
     if size < HEADER_SIZE or size > len(view):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the batch's length does not fit the request")
@@ -117,7 +117,7 @@ def check_produced(view: memoryview, version: int) -> Batch:
     if version < 7 and attributes & _CODEC_MASK == ZSTD:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce requests of version 7 or newer")
     if batch.records < 1 or batch.last_offset_delta != batch.records - 1:
-        raise ApiError(ErrorCode.INVALID_RECORD, "the batch's record count and offsets do not agree")
+        raise ApiError(ErrorCode.INVALID_RECORD, "the batch's record count does not match its offsets")
     room = size - HEADER_SIZE
     if codec := attributes & _CODEC_MASK:
         room = min(room * MAX_EXPANSION[codec], MAX_DECOMPRESSED)

@@ -189,13 +189,13 @@ class Partition:
         try:
             self._disk.truncate(self._files.open(segment.path).fd, segment.size)
         except OSError as error:
-            logger.warning("%r: a failed write could not be taken back: %s", self, error)
+            logger.warning("%r: a failed write could not be undone: %s", self, error)
 
     def _segment_for(self, size: int, batch: Batch) -> Segment:
         if size > self.config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"the batch of {size} bytes is larger than segment.bytes, {self.config.segment_bytes}",
+                f"the batch of {size} bytes is larger than segment.bytes ({self.config.segment_bytes})",
             )
         if not self.segments:
             return self._new_segment()

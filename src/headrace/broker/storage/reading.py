@@ -129,7 +129,7 @@ def _check(file: OpenFile, partition: Partition, segment: Segment) -> Segment:
         walked.appended(batch, batch.base_offset)
         last = batch
     if last.next_offset != segment.unchecked_offset:
-        raise Damage(end, f"offset {last.next_offset} is reached where {segment.unchecked_offset} belongs")
+        raise Damage(end, f"the segment ends at offset {last.next_offset}, expected {segment.unchecked_offset}")
     return walked
 
 
@@ -147,7 +147,7 @@ def _locate(partition: Partition, segment: Segment, offset: int) -> int:
     for byte, next_offset, _ in _hop(partition, segment, start.byte):
         if next_offset > offset:
             return byte
-    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition!r}: offset {offset} is not where it belongs")
+    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition!r}: offset {offset} was not found in its segment")
 
 
 def _limit_byte(partition: Partition, segment: Segment, limit: int) -> int:
