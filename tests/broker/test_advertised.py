@@ -12,7 +12,7 @@ from tests.broker.faults.client import Client
 from tests.broker.faults.harness import serving
 from tests.broker.rawclient import RawClient
 
-METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER, DESCRIBE_QUORUM = 3, 10, 60, 55
+METADATA, FIND_COORDINATOR, DESCRIBE_CLUSTER = 3, 10, 60
 
 
 def test_clients_are_told_the_advertised_address(tmp_path: Path) -> None:
