@@ -47,7 +47,7 @@ class Node:
         self.offsets = Offsets(self.store, self.settings, self.clock)
         self.offsets.load()
         self.topics.forgetters.append(self.offsets.forget_topic)
-        self.node_id, self.cluster_id, self.host, self.port = 1, "a-cluster", "127.0.0.1", 9092
+        self.node_id, self.cluster_id, self.advertised = 1, "a-cluster", ("127.0.0.1", 9092)
         self.store.start()
         self.logs.start()
 

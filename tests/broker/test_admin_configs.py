@@ -219,7 +219,7 @@ async def test_lists_are_appended_to_and_subtracted_from(node: Node) -> None:
     assert topic.overrides == {"cleanup.policy": "delete"}
     code, message = await increment(node, "a", ("cleanup.policy", APPEND, "compact"))
     assert code == ErrorCode.INVALID_CONFIG
-    assert "compaction is not served yet" in (message or "")
+    assert "compaction is not supported yet" in (message or "")
     code, message = await increment(node, "a", ("cleanup.policy", SUBTRACT, "delete"))
     assert code == ErrorCode.INVALID_CONFIG
     assert "must not be empty" in (message or "")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.storage import batch as batches
-from headrace.broker.storage.codecs import CODECS, compress, decompress
+from headrace.broker.storage.codecs import CODECS, MAX_DECOMPRESSED, UndecodableError, compress, decompress
 from headrace.broker.wire.errors import ApiError, ErrorCode
 from tests.broker.faults.batches import encode
 
@@ -61,6 +61,48 @@ def test_what_kafka_refuses_is_refused(data: bytes, code: ErrorCode) -> None:
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize("codec", sorted(CODECS.values()))
+def test_more_records_than_fit_are_refused(codec: int) -> None:
+    def claiming(count: int, payload: bytes) -> memoryview:
+        return memoryview(batches.build(payload, attributes=codec, count=count, base_timestamp=1, max_timestamp=1))
+
+    with pytest.raises(ApiError) as refused:
+        batches.check_produced(claiming(2**31 - 1, b"x"), 9)
+    assert refused.value.code == ErrorCode.INVALID_RECORD
+    # The smallest records there are, compressed as far as the codec can.
+    smallest = b"\x0c\x00\x00\x00\x01\x01\x00"
+    packed = bytes(compress(codec, smallest * 100_000))
+    assert batches.check_produced(claiming(100_000, packed), 9).records == 100_000
+
+
+@pytest.mark.parametrize("codec", sorted(set(CODECS.values()) - {0}))
+def test_decompression_has_a_limit(codec: int) -> None:
+    fits = bytes(MAX_DECOMPRESSED)
+    assert len(decompress(codec, memoryview(compress(codec, fits)))) == MAX_DECOMPRESSED
+    with pytest.raises(UndecodableError):
+        decompress(codec, memoryview(compress(codec, fits + b"x")))
+
+
+@pytest.mark.parametrize("codec", sorted(set(CODECS.values()) - {0}))
+@given(damage=st.binary(max_size=100), cut=st.integers(0, 60))
+def test_bytes_of_no_codec_are_undecodable_or_decoded(codec: int, damage: bytes, cut: int) -> None:
+    whole = bytes(compress(codec, b"some text, some more text " * 10))
+    try:
+        decompress(codec, memoryview(whole[:cut] + damage))
+    except UndecodableError:
+        pass
+
+
+@given(st.integers(1, 2**31 - 1), st.binary(max_size=200))
+def test_malformed_records_are_told_at_once(count: int, data: bytes) -> None:
+    batch = batches.parse_header(produced())._replace(records=count)
+    try:
+        found = list(batches.record_times(batch, data))
+    except ValueError:
+        return
+    assert len(found) == count
+
+
 def test_zstd_needs_a_client_that_knows_it() -> None:
     data = patched(21, ">h", 4)
     assert batches.check_produced(data, 7).codec == 4
@@ -85,7 +127,7 @@ def test_append_time_replaces_the_producers() -> None:
     assert batch.append_time
     assert batch.max_timestamp == 12345
     assert batches.checksum_holds(data, batch)
-    assert batches.record_times(batch, data[batches.HEADER_SIZE :]) == [(0, 12345), (1, 12345)]
+    assert list(batches.record_times(batch, data[batches.HEADER_SIZE :])) == [(0, 12345), (1, 12345)]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -121,7 +163,7 @@ def test_recompressed_batches_keep_their_records(given: list[bytes], codec: int)
     assert after.codec == codec
     assert after._replace(length=0, crc=0, attributes=0) == before._replace(length=0, crc=0, attributes=0)
     assert decompress(codec, changed[batches.HEADER_SIZE :]) == plain
-    assert batches.record_times(after, plain) == [(number, 99) for number in range(len(given))]
+    assert list(batches.record_times(after, plain)) == [(number, 99) for number in range(len(given))]
 
 
 def test_sequences_wrap_after_the_highest_number() -> None:

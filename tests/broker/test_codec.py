@@ -327,7 +327,7 @@ def test_a_message_of_very_many_items_is_refused(monkeypatch: pytest.MonkeyPatch
         ((12, 4, "request"), b"\0\0\0\0\0\x01\0\0", "null"),
         ((12, 0, "request"), b"\xff\xff\0\0\0\0\0\0", "null"),
         ((3, 0, "request"), b"\xff\xff\xff\xff", "null"),
-        ((12, 4, "request"), b"\x03\xff\xfe\0\0\0\0\x01\0\0", "garbled"),
+        ((12, 4, "request"), b"\x03\xff\xfe\0\0\0\0\x01\0\0", "malformed"),
         ((12, 4, "request"), b"\x80\x80\x80\x80\x80\x01" + bytes(10), "five bytes"),
         ((12, 4, "request"), b"\x81\x80\x02" + b"x" * 0x8000 + b"\0\0\0\0\x01\0\0", "too long"),
         # A known tagged field that says it is longer than it is

@@ -125,7 +125,7 @@ class Transactions(RuleBasedStateMachine):
     def aborted_ones_are_listed_where_they_have_records(self) -> None:
         for start in range(0, self.log_end + 1, 3):
             listed = {
-                (entry.producer_id, entry.first_offset) for entry in self.states.aborted_between(start, start + 4)
+                (entry.producer_id, entry.first_offset) for entry in self.states.aborted.between(start, start + 4)
             }
             expected = {
                 (producer, first)

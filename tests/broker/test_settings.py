@@ -191,7 +191,7 @@ def test_broker_settings_are_the_defaults_of_topics() -> None:
 @pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete , compact"])
 def test_compaction_is_refused_until_it_is_served(policy: str) -> None:
     assert topic_refusal({"cleanup.policy": policy}).endswith(
-        "String must be one of: delete (compaction is not served yet)"
+        "String must be one of: delete (compaction is not supported yet)"
     )
 
 

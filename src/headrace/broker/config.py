@@ -155,6 +155,6 @@ def parse_all(definitions: Mapping[str, Setting], given: Mapping[str, str], kind
         definition = definitions.get(name)
         if definition is None:
             hint = nearest(name, definitions)
-            raise InvalidSetting(f"Unknown {kind} config name: {name}. It is not served; the nearest served is {hint}.")
+            raise InvalidSetting(f"Unknown {kind} config name: {name}. It is not supported; did you mean {hint}?")
         values[definition.attribute] = definition.parse(text)
     return values

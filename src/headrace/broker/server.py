@@ -17,11 +17,11 @@ from pathlib import Path
 from headrace.broker import groups, topics, transactions
 from headrace.broker.clock import Clock
 from headrace.broker.groups import GroupCoordinator, Offsets
-from headrace.broker.settings import BrokerSettings, InvalidSetting
+from headrace.broker.settings import PROTOCOL, BrokerSettings, InvalidSetting, is_wildcard
 from headrace.broker.storage import checkpoint
 from headrace.broker.storage.files import Disk
 from headrace.broker.storage.manager import LogManager
-from headrace.broker.store import Store
+from headrace.broker.store import Store, StoreError
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import TransactionCoordinator
 from headrace.broker.wire.listener import Listener
@@ -56,10 +56,21 @@ class Broker:
             raise BrokerError(f"durability {durability!r} is unknown; choose fsync or os")
         self._listen_host, self._listen_port = _address(listen)
         _check_exposure(self._listen_host, insecure)
+        given = dict(settings or {})
+        if "listeners" in given:
+            raise BrokerError("listeners is set by --listen HOST:PORT, not by --set")
+        given["listeners"] = PROTOCOL + _joined(self._listen_host, self._listen_port)
         try:
-            self.settings = BrokerSettings.parse(settings or {})
+            self.settings = BrokerSettings.parse(given)
         except InvalidSetting as error:
             raise BrokerError(str(error)) from error
+        self._advertised = self.settings.advertised_address
+        if self._advertised is None and is_wildcard(self._listen_host):
+            raise BrokerError(
+                f"clients cannot connect to {self._listen_host}, the address that the broker would give them;"
+                f" add --set advertised.listeners={PROTOCOL}HOST:{self._listen_port or 'PORT'}"
+                " with the host name or IP address by which clients reach this machine"
+            )
         self.data = data
         self.clock = Clock()
         self.node_id = NODE_ID
@@ -69,7 +80,16 @@ class Broker:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        """Where the broker listens."""
+        return _joined(self.host, self.port)
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """The host and port that clients are told to connect to."""
+        if self._advertised is None:
+            return self.host, self.port
+        host, port = self._advertised
+        return host, port or self.port
 
     async def start(self) -> None:
         self._take_folder()
@@ -89,7 +109,7 @@ class Broker:
             self.store = self._store_type(database, durable=self._disk.durable)
             unclean = self.store.load(self._open_store)
         except sqlite3.DatabaseError as error:
-            raise BrokerError(f"{database} cannot be read: {error}; restore it from a copy") from error
+            raise BrokerError(f"{database} cannot be read: {error}; restore it from a backup") from error
         self.logs = LogManager(self.data, self.store, self.settings, self.clock, self._disk, unclean=unclean)
         self.logs.load()
         self.topics = Topics(self.store, self.settings, self.logs)
@@ -121,19 +141,29 @@ class Broker:
         self._listener.start()
 
     async def stop(self) -> None:
-        """Answer what is being served, sync, leave a checkpoint, mark the folder clean. Open transactions stay open."""
-        self._listener.take_no_more()
-        self.groups.close()
-        await self._listener.close()
-        self.transactions.close()
-        await self.transactions.settle()
-        await self.topics.settle()
-        await self.logs.close()
-        offline = any(partition.offline for topic in self.topics.all() for partition in topic.partitions)
-        if not offline:
-            await self.store.write(lambda connection: _set(connection, "clean", "yes"))
-        self.store.close()
-        self._let_go()
+        """Answer the requests at hand, sync, save a checkpoint, mark the folder clean. Open transactions stay open.
+
+        The folder's lock is released in any case. Where the store fails, the folder stays unclean, and the next start
+        recovers it.
+        """
+        try:
+            self._listener.take_no_more()
+            self.groups.close()
+            await self._listener.close()
+            self.transactions.close()
+            await self.transactions.settle()
+            await self.topics.settle()
+            await self.logs.close()
+            offline = any(partition.offline for topic in self.topics.all() for partition in topic.partitions)
+            if not offline:
+                await self.store.write(lambda connection: _set(connection, "clean", "yes"))
+        except StoreError as error:
+            logger.error("%s is not marked clean: %s", self.data, error)
+        finally:
+            try:
+                self.store.close()
+            finally:
+                self._let_go()
 
     def _open_store(self, connection: sqlite3.Connection) -> bool:
         """Make the tables, learn who this is and whether the last stop was unclean; now it is, until `stop`."""
@@ -174,6 +204,10 @@ class Broker:
             self._lock = None
 
 
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _set(connection: sqlite3.Connection, name: str, value: str) -> None:
     connection.execute("INSERT OR REPLACE INTO broker VALUES (?, ?)", (name, value))
 
@@ -181,7 +215,7 @@ def _set(connection: sqlite3.Connection, name: str, value: str) -> None:
 def _address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise BrokerError(f"--listen {listen!r} is no address; write HOST:PORT, such as 127.0.0.1:9092")
+        raise BrokerError(f"--listen {listen!r} is not an address; use HOST:PORT, such as 127.0.0.1:9092")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -203,7 +237,9 @@ async def _serve(broker: Broker) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    print(f"headrace broker ready at {broker.address}, data in {broker.data}", flush=True)
+    advertised = _joined(*broker.advertised)
+    known_as = "" if advertised == broker.address else f" (advertised as {advertised})"
+    print(f"headrace broker ready at {broker.address}{known_as}, data in {broker.data}", flush=True)
     await stop.wait()
     logger.info("stopping")
     await broker.stop()

@@ -7,6 +7,7 @@ says otherwise.
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 from collections.abc import Mapping
 from functools import cached_property
 
@@ -46,13 +47,46 @@ TIMESTAMP_TYPES = one_of("CreateTime", "LogAppendTime")
 
 def _cleanup_policy_failure(policies: tuple[str, ...]) -> str | None:
     if not policies:
-        return "The list must not be empty; the value served is: delete"
+        return "The list must not be empty; the supported value is: delete"
     if "compact" in policies:
-        return "String must be one of: delete (compaction is not served yet)"
+        return "String must be one of: delete (compaction is not supported yet)"
     return None if set(policies) == {"delete"} else "String must be one of: delete"
 
 
 CLEANUP_POLICIES = Check("[delete]", _cleanup_policy_failure)
+
+PROTOCOL = "PLAINTEXT://"
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether `host` stands for every address of the machine, so that nobody can connect to it by that name."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
+
+
+def _listener(text: str) -> tuple[str, int] | None:
+    """Host and port of `PLAINTEXT://HOST:PORT`; None if it is not of that form."""
+    if not text.startswith(PROTOCOL):
+        return None
+    host, colon, port = text.removeprefix(PROTOCOL).rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not bracketed) or "," in text:
+        return None
+    return host.strip("[]"), int(port)
+
+
+def _advertised_failure(text: str) -> str | None:
+    found = _listener(text)
+    if found is None:
+        return f"Expected {PROTOCOL}HOST:PORT, such as {PROTOCOL}broker.example.com:9092"
+    if is_wildcard(found[0]):
+        return "Clients cannot connect to a wildcard address; use a host name or an IP address"
+    return None
+
+
+ADVERTISED_LISTENER = Check(f"{PROTOCOL}HOST:PORT", _advertised_failure)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +97,7 @@ class TopicConfig:
         "cleanup.policy",
         LIST,
         ("delete",),
-        "What happens to old segments. Only `delete` is served: they go when they are past the retention.",
+        "What happens to old segments. Only `delete` is supported: segments past their retention are deleted.",
         CLEANUP_POLICIES,
         ("log.cleanup.policy",),
     )
@@ -153,6 +187,14 @@ class TopicConfig:
 class BrokerSettings:
     """The broker's settings. `BrokerSettings.parse({"num.partitions": "4"})` is how they are made."""
 
+    advertised_listeners: str | None = setting(
+        "advertised.listeners",
+        STRING,
+        None,
+        "The address that clients are told to connect to, where it differs from `--listen`. Required where the broker "
+        "listens on a wildcard address such as 0.0.0.0. Port 0 stands for the port of `--listen`.",
+        ADVERTISED_LISTENER,
+    )
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable",
         BOOLEAN,
@@ -189,7 +231,7 @@ class BrokerSettings:
         "fetch.max.bytes",
         INT,
         55 * 1024 * 1024,
-        "The most bytes one Fetch answer holds, whatever the client asks for; the first batch always comes.",
+        "The most bytes in one Fetch response, whatever the client asks for; the first batch is always returned.",
         at_least(1024),
     )
     group_initial_rebalance_delay_ms: int = setting(
@@ -213,6 +255,12 @@ class BrokerSettings:
         6000,
         "The shortest session timeout a member may ask for.",
         at_least(1),
+    )
+    listeners: str = setting(
+        "listeners",
+        STRING,
+        f"{PROTOCOL}127.0.0.1:9092",
+        "The address on which the broker accepts clients. Set by `--listen HOST:PORT`, not by `--set`.",
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         "log.cleanup.policy",
@@ -247,7 +295,7 @@ class BrokerSettings:
         "log.retention.check.interval.ms",
         LONG,
         300_000,
-        "How often segments past their retention are looked for.",
+        "How often segments past their retention are deleted.",
         at_least(1),
     )
     log_retention_hours: int = setting(
@@ -335,7 +383,7 @@ class BrokerSettings:
         LONG,
         64 * 1024 * 1024,
         "The most bytes of requests held in memory; above it, sockets are not read. A single larger request "
-        "is let through alone. (Kafka's default is no limit.)",
+        "is accepted alone. (Kafka's default is no limit.)",
         at_least(1),
     )
     socket_request_max_bytes: int = setting(
@@ -349,7 +397,7 @@ class BrokerSettings:
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         INT,
         10_000,
-        "How often transactions past their timeout are looked for and aborted.",
+        "How often transactions past their timeout are aborted.",
         at_least(1),
     )
     transaction_max_timeout_ms: int = setting(
@@ -363,7 +411,7 @@ class BrokerSettings:
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         INT,
         3_600_000,
-        "How often transactional ids past their expiration are looked for and forgotten.",
+        "How often expired transactional ids are removed.",
         at_least(1),
     )
     transactional_id_expiration_ms: int = setting(
@@ -386,6 +434,11 @@ class BrokerSettings:
         if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms must not be above group.max.session.timeout.ms")
         return settings
+
+    @property
+    def advertised_address(self) -> tuple[str, int] | None:
+        """Host and port of `advertised.listeners`, where it is set."""
+        return None if self.advertised_listeners is None else _listener(self.advertised_listeners)
 
     @property
     def retention_ms(self) -> int:

@@ -12,11 +12,11 @@ _INTRODUCTION = """\
 
 This page is made from the definitions (`python -m headrace.broker.settings_page > docs/settings.md`).
 
-A setting listed here is enforced. Any other is refused, with the nearest name that is served. Names, types
+A setting listed here is enforced. Any other is refused, with a suggestion of the nearest name. Names, types
 and defaults are those of Apache Kafka 4 unless the text says otherwise.
 
 These are settings of the broker and of its topics. Those of an app and of the commands (addresses, `headrace.toml`,
-`HEADRACE_KAFKA`, security) are told in [moving to clusters](clusters.md#where-an-address-may-stand).
+`HEADRACE_KAFKA`, security) are described in [moving to clusters](clusters.md#where-an-address-may-stand).
 """
 
 

@@ -20,7 +20,12 @@ def run(
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The folder for the broker's data.")],
     listen: Annotated[
         str,
-        typer.Option("--listen", metavar="HOST:PORT", help="The address to listen on; port 0 picks a free port."),
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="The address to listen on; port 0 picks a free port. A wildcard address such as 0.0.0.0 needs "
+            "--set advertised.listeners=PLAINTEXT://HOST:PORT, the address that clients connect to.",
+        ),
     ] = DEFAULT_KAFKA,
     settings: Annotated[
         list[str] | None,

@@ -83,7 +83,7 @@ class BrokerProcess:
                 return None, said
             time.sleep(POLL)
         processes.end(psutil.Process(started.pid), self.data, WAYS_TO_STOP)
-        return None, f"headrace: it was not ready within {START_SECONDS:.0f} s"
+        return None, f"headrace: the broker was not ready within {START_SECONDS:.0f} s"
 
     def _said_since(self, begin: int) -> str:
         if not self.log.exists():
@@ -103,4 +103,4 @@ def _ports(last_address: str | None) -> Iterator[int]:
 def _reason(said: str) -> str:
     lines = [line for line in said.strip().splitlines() if line]
     ours = [line.removeprefix("headrace: ") for line in lines if line.startswith("headrace: ")]
-    return (ours or lines or ["it said nothing"])[-1]
+    return (ours or lines or ["it printed nothing"])[-1]

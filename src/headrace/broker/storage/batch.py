@@ -1,10 +1,12 @@
 """Record batches of format 2: the header, its checks, and the few places where a batch is changed or looked into."""
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from headrace.broker.storage.codecs import MAX_DECOMPRESSED, MAX_EXPANSION
 from headrace.broker.wire.errors import ApiError, ErrorCode
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -26,6 +28,7 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 HIGHEST_CODEC = 4
 ZSTD = 4
+SMALLEST_RECORD = 7  # length, attributes, two deltas, then the lengths of key, value and headers: a byte each
 
 
 class Batch(NamedTuple):
@@ -98,7 +101,7 @@ def check_produced(view: memoryview, version: int) -> Batch:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are too few for a record batch")
     batch = parse_header(view)
     if batch.magic != 2:
-        raise ApiError(ErrorCode.INVALID_RECORD, f"message format {batch.magic} is not served, only format 2")
+        raise ApiError(ErrorCode.INVALID_RECORD, f"message format {batch.magic} is not supported, only format 2")
     size = batch.length + LENGTH_OVERHEAD
     if size < HEADER_SIZE or size > len(view):
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the batch's length does not fit the request")
@@ -114,7 +117,12 @@ def check_produced(view: memoryview, version: int) -> Batch:
     if version < 7 and attributes & _CODEC_MASK == ZSTD:
         raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce requests of version 7 or newer")
     if batch.records < 1 or batch.last_offset_delta != batch.records - 1:
-        raise ApiError(ErrorCode.INVALID_RECORD, "the batch's record count and offsets do not agree")
+        raise ApiError(ErrorCode.INVALID_RECORD, "the batch's record count does not match its offsets")
+    room = size - HEADER_SIZE
+    if codec := attributes & _CODEC_MASK:
+        room = min(room * MAX_EXPANSION[codec], MAX_DECOMPRESSED)
+    if batch.records * SMALLEST_RECORD > room:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"{batch.records} records do not fit in a batch of {size} bytes")
     if attributes & _APPEND_TIME:
         raise ApiError(ErrorCode.INVALID_TIMESTAMP, "clients may not claim the broker's append time")
     if batch.producer_id >= 0:
@@ -140,7 +148,7 @@ def stamp_append_time(view: memoryview, now_ms: int) -> None:
 
 
 def build(
-    records: bytes,
+    records: bytes | memoryview,
     *,
     attributes: int,
     count: int,
@@ -161,7 +169,7 @@ def build(
     return buffer
 
 
-def with_records(header: Batch, records: bytes, codec: int) -> bytearray:
+def with_records(header: Batch, records: bytes | memoryview, codec: int) -> bytearray:
     """The same batch with its records compressed anew."""
     return build(
         records,
@@ -208,26 +216,27 @@ def marker_commits(view: memoryview, batch: Batch) -> bool | None:
     return {0: False, 1: True}.get(kind)
 
 
-def record_times(batch: Batch, records: bytes | memoryview) -> list[tuple[int, int]]:
-    """(offset, timestamp) of each record, from the batch's decompressed records."""
-    times = []
+def record_times(batch: Batch, records: bytes | memoryview) -> Iterator[tuple[int, int]]:
+    """(offset, timestamp) of each of the batch's decompressed records; ValueError where they are malformed."""
     position = 0
     for _ in range(batch.records):
         length, start = _varint(records, position)
         delta, after = _varint(records, start + 1)
-        offset_delta, _ = _varint(records, after)
-        stamp = batch.max_timestamp if batch.append_time else batch.base_timestamp + delta
-        times.append((batch.base_offset + offset_delta, stamp))
+        offset_delta, after = _varint(records, after)
         position = start + length
-    return times
+        if not after <= position <= len(records):
+            raise ValueError("a record's length does not fit the batch")
+        stamp = batch.max_timestamp if batch.append_time else batch.base_timestamp + delta
+        yield batch.base_offset + offset_delta, stamp
 
 
 def _varint(view: bytes | memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
-    while True:
+    while shift < 70 and position < len(view):
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), position
         shift += 7
+    raise ValueError("a number in a record has no end")

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
+from headrace.broker.storage.aborted import Aborted
 from headrace.broker.storage.epochs import Epochs
-from headrace.broker.storage.producers import Aborted
 
 if TYPE_CHECKING:
     from headrace.broker.storage.partition import Partition

@@ -248,7 +248,7 @@ class LogManager:
                 self._disk.remove(segment.path)
             self._disk.sync_folder(folder)
         except OSError as error:
-            logger.warning("segments could not be removed from %s; the next start does it: %s", folder, error)
+            logger.warning("segments could not be removed from %s; the next start removes them: %s", folder, error)
 
     async def delete(self, partitions: Sequence[Partition]) -> None:
         """Remove the files of a topic that the store no longer has."""
@@ -269,7 +269,7 @@ class LogManager:
                 with contextlib.suppress(OSError):  # another incarnation of the topic may live beside it
                     self._disk.remove_folder(folder.parent)
             except OSError as error:
-                logger.warning("%s could not be removed; the next start does it: %s", folder, error)
+                logger.warning("%s could not be removed; the next start removes it: %s", folder, error)
 
 
 def _expired_before(partition: Partition, now_ms: int) -> int:
@@ -301,7 +301,7 @@ async def _every(seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         except asyncio.CancelledError:
             raise
         except Exception:
-            logger.exception("a background task failed and goes on")
+            logger.exception("a background task failed and will be retried")
 
 
 def _descriptors_to_keep() -> int:

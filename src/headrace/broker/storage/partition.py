@@ -11,11 +11,12 @@ from uuid import UUID
 
 from headrace.broker.clock import Clock
 from headrace.broker.settings import TopicConfig
+from headrace.broker.storage.aborted import Aborted
 from headrace.broker.storage.batch import Batch, control_batch, parse_header, place
 from headrace.broker.storage.checkpoint import Checkpoint, SegmentRow
 from headrace.broker.storage.epochs import Epochs
 from headrace.broker.storage.files import Disk
-from headrace.broker.storage.producers import Aborted, ProducerStates, Written
+from headrace.broker.storage.producers import ProducerStates, Written
 from headrace.broker.storage.recovery import Recovered
 from headrace.broker.storage.segment import FileCache, OpenFile, Segment
 from headrace.broker.wire.errors import ApiError, ErrorCode
@@ -136,7 +137,7 @@ class Partition:
         return self.epochs.end_of(epoch, self.high_watermark)
 
     def aborted_between(self, start: int, end: int) -> list[Aborted]:
-        return self.producers.aborted_between(start, end)
+        return self.producers.aborted.between(start, end)
 
     # -- appending ---------------------------------------------------------------------------------------------------
 
@@ -188,13 +189,13 @@ class Partition:
         try:
             self._disk.truncate(self._files.open(segment.path).fd, segment.size)
         except OSError as error:
-            logger.warning("%r: a failed write could not be taken back: %s", self, error)
+            logger.warning("%r: a failed write could not be undone: %s", self, error)
 
     def _segment_for(self, size: int, batch: Batch) -> Segment:
         if size > self.config.segment_bytes:
             raise ApiError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"the batch of {size} bytes is larger than segment.bytes, {self.config.segment_bytes}",
+                f"the batch of {size} bytes is larger than segment.bytes ({self.config.segment_bytes})",
             )
         if not self.segments:
             return self._new_segment()
@@ -352,7 +353,7 @@ class Partition:
             self.log_end,
             self.producers.encode(),
             segments,
-            [entry for entry in self.producers.aborted if entry.last_offset >= self._aborted_saved_to],
+            self.producers.aborted.ended_from(self._aborted_saved_to),
         )
 
     def saved(self, checkpoint: Checkpoint) -> None:

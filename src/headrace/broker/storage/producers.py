@@ -2,8 +2,10 @@
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from headrace.broker.storage.aborted import Aborted, AbortedTransactions
 from headrace.broker.storage.batch import Batch, following
 from headrace.broker.wire.errors import ApiError, ErrorCode
 
@@ -26,12 +28,6 @@ class Written(NamedTuple):
     timestamp: int
 
 
-class Aborted(NamedTuple):
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
 class Producer:
     __slots__ = ("batches", "epoch", "last_timestamp", "touched_ms", "transaction_start")
 
@@ -50,7 +46,7 @@ class Producer:
 class ProducerStates:
     def __init__(self) -> None:
         self.entries: dict[int, Producer] = {}
-        self.aborted: list[Aborted] = []  # by the offset of the marker, which only grows
+        self.aborted = AbortedTransactions()
         self._open: dict[int, int] = {}  # producer id -> first offset, in the order of first offsets
         self._unsynced_ends: deque[tuple[int, int]] = deque()  # (offset of the marker, first offset)
 
@@ -111,7 +107,7 @@ class ProducerStates:
         del self._open[producer_id]
         self._unsynced_ends.append((offset, first))
         if not commit:
-            self.aborted.append(Aborted(producer_id, first, offset))
+            self.aborted.add(Aborted(producer_id, first, offset))
 
     def synced_to(self, high_watermark: int) -> None:
         while self._unsynced_ends and self._unsynced_ends[0][0] < high_watermark:
@@ -128,12 +124,8 @@ class ProducerStates:
     def transaction_start(self, producer_id: int) -> int | None:
         return self._open.get(producer_id)
 
-    def aborted_between(self, start: int, end: int) -> list[Aborted]:
-        """The aborted transactions with records in [start, end)."""
-        return [entry for entry in self.aborted if entry.last_offset >= start and entry.first_offset < end]
-
     def forget_before(self, log_start: int) -> None:
-        self.aborted = [entry for entry in self.aborted if entry.last_offset >= log_start]
+        self.aborted = AbortedTransactions(self.aborted.ended_from(log_start))
 
     def expire(self, before_ms: int) -> bool:
         """Forget producers unused since `before_ms`; one with an open transaction stays."""
@@ -164,9 +156,9 @@ class ProducerStates:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, data: bytes, aborted: list[Aborted]) -> "ProducerStates":
+    def decode(cls, data: bytes, aborted: Iterable[Aborted]) -> "ProducerStates":
         states = cls()
-        states.aborted = aborted
+        states.aborted = AbortedTransactions(aborted)
         version, count = _HEAD.unpack_from(data)
         if version != _VERSION:
             raise ValueError(f"producer state of version {version} is unknown")

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import os
 import struct
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,6 +19,8 @@ from headrace.broker.storage.codecs import decompress
 from headrace.broker.storage.partition import Partition
 from headrace.broker.storage.segment import Damage, OpenFile, Position, Segment, walk
 from headrace.broker.wire.errors import ApiError, ErrorCode
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 64 * 1024
 _PROBE_STEP = 128 * 1024
@@ -126,7 +129,7 @@ def _check(file: OpenFile, partition: Partition, segment: Segment) -> Segment:
         walked.appended(batch, batch.base_offset)
         last = batch
     if last.next_offset != segment.unchecked_offset:
-        raise Damage(end, f"offset {last.next_offset} is reached where {segment.unchecked_offset} belongs")
+        raise Damage(end, f"the segment ends at offset {last.next_offset}, expected {segment.unchecked_offset}")
     return walked
 
 
@@ -144,7 +147,7 @@ def _locate(partition: Partition, segment: Segment, offset: int) -> int:
     for byte, next_offset, _ in _hop(partition, segment, start.byte):
         if next_offset > offset:
             return byte
-    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition!r}: offset {offset} is not where it belongs")
+    raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition!r}: offset {offset} was not found in its segment")
 
 
 def _limit_byte(partition: Partition, segment: Segment, limit: int) -> int:
@@ -232,9 +235,15 @@ def _search_time(file: OpenFile, partition: Partition, segment: Segment, timesta
         ):
             continue
         view = memoryview(os.pread(file.fd, batch.size, byte))
-        for offset, stamp in record_times(batch, decompress(batch.codec, view[HEADER_SIZE:])):
-            if stamp >= timestamp and offset >= partition.log_start:
-                return FoundTime(offset, stamp, batch.leader_epoch)
+        try:
+            for offset, stamp in record_times(batch, decompress(batch.codec, view[HEADER_SIZE:])):
+                if stamp >= timestamp and offset >= partition.log_start:
+                    return FoundTime(offset, stamp, batch.leader_epoch)
+        except ValueError as error:
+            # Batches are accepted by their headers alone: a producer may have written this.
+            reason = f"{partition!r}: the records of the batch at offset {batch.base_offset} cannot be read: {error}"
+            logger.warning("%s", reason)
+            raise ApiError(ErrorCode.CORRUPT_MESSAGE, reason) from error
     return None
 
 

@@ -57,7 +57,7 @@ def recover(
     known = sorted(base for base in saved.segments if base < saved.segment)
     expected = [base for base, end in pairwise([*known, saved.segment]) if end > saved.log_start]
     if closed != expected:
-        raise Damage(0, f"segments {sorted(set(expected) ^ set(closed))} are missing or not the log's")
+        raise Damage(0, f"segments {sorted(set(expected) ^ set(closed))} are missing or do not belong to this log")
     for number, base in enumerate(closed):
         segment = Segment(folder, base)
         row = saved.segments[base]

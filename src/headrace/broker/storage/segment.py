@@ -177,11 +177,11 @@ def walk(
         batch = parse_header(buffer, at)
         size = batch.length + LENGTH_OVERHEAD
         if batch.magic != 2 or size < HEADER_SIZE or batch.last_offset_delta < 0:
-            raise Damage(position, "no batch begins here")
+            raise Damage(position, "there is no batch here")
         if size > end - position:
             raise Damage(position, "the file ends in the middle of a batch")
         if batch.base_offset != offset:
-            raise Damage(position, f"offset {batch.base_offset} stands where {offset} belongs")
+            raise Damage(position, f"found offset {batch.base_offset}, expected {offset}")
         if batch.leader_epoch != epoch_at(offset):
             raise Damage(position, f"leader epoch {batch.leader_epoch} is wrong for offset {offset}")
         if len(buffer) - at < size:

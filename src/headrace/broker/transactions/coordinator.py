@@ -176,7 +176,7 @@ class TransactionCoordinator:
                 await self._ending.complete(entry)
             elif state is not (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT):
                 wish = "commit" if commit else "abort"
-                raise ApiError(ErrorCode.INVALID_TXN_STATE, f"there is nothing to {wish} in state {state}")
+                raise ApiError(ErrorCode.INVALID_TXN_STATE, f"cannot {wish} a transaction in state {state}")
 
         await self._alone(transactional_id, end)
 
@@ -340,7 +340,7 @@ class TransactionCoordinator:
         """
         entry.current.check(producer)
         if connection < entry.connection:
-            raise ApiError(ErrorCode.INVALID_TXN_STATE, "the producer has moved on to a newer connection")
+            raise ApiError(ErrorCode.INVALID_TXN_STATE, "the producer has a newer connection")
         entry.connection = connection
 
     @staticmethod

@@ -80,7 +80,7 @@ def read_header(buffer: memoryview) -> RequestHeader:
         if is_flexible(api_key, version):
             offset = skip_tagged_fields(buffer, offset)
     except _GARBLED as error:
-        raise MalformedRequest("the header of the request is cut short or garbled") from error
+        raise MalformedRequest("the header of the request is truncated or malformed") from error
     return RequestHeader(api_key, version, correlation_id, client_id, offset)
 
 
@@ -116,7 +116,7 @@ def _read(api_key: int, version: int, direction: Direction, buffer: memoryview, 
     try:
         return reader.read(buffer, offset)[0]
     except _GARBLED as error:
-        raise MalformedRequest(f"the {direction} {api_key} v{version} is cut short or garbled") from error
+        raise MalformedRequest(f"the {direction} {api_key} v{version} is truncated or malformed") from error
 
 
 def _write(api_key: int, version: int, direction: Direction, body: Mapping[str, Any]) -> bytes:

@@ -6,8 +6,8 @@ import struct
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from headrace.broker.storage.aborted import Aborted
 from headrace.broker.storage.partition import Partition
-from headrace.broker.storage.producers import Aborted
 from headrace.broker.storage.reading import NotReady, Slice, read
 from headrace.broker.wire.codec import RequestHeader
 from headrace.broker.wire.errors import ApiError, ErrorCode

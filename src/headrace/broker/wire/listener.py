@@ -74,7 +74,7 @@ class Listener:
                 self._loop.call_later(1.0, self._accept_again)
                 return
             if len(self._connections) >= self.broker.settings.max_connections:
-                logger.warning("%s was turned away: max.connections is reached", address[0])
+                logger.warning("%s was refused: max.connections is reached", address[0])
                 sock.close()
                 continue
             sock.setblocking(False)

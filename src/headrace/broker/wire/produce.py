@@ -16,7 +16,7 @@ from headrace.broker.storage.batch import (
     stamp_append_time,
     with_records,
 )
-from headrace.broker.storage.codecs import CODECS, compress, decompress
+from headrace.broker.storage.codecs import CODECS, UndecodableError, compress, decompress
 from headrace.broker.storage.partition import Partition
 from headrace.broker.topics import Topic
 from headrace.broker.wire.codec import MalformedRequest, RequestHeader
@@ -144,14 +144,14 @@ class Produce:
 
     def _append(self, topic: SentTopic, index: int, records: memoryview, result: Result) -> None:
         if self._acks not in (-1, 0, 1):
-            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {self._acks} is none of -1, 0 and 1")
+            raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {self._acks}")
         partition = self._partition(topic, index)
         config = partition.config
         batch = check_produced(records, self._version)
         if len(records) > config.max_message_bytes:
             raise ApiError(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch of {len(records)} bytes is above max.message.bytes, {config.max_message_bytes}",
+                f"the batch of {len(records)} bytes is larger than max.message.bytes ({config.max_message_bytes})",
             )
         if self._acks == -1 and config.min_insync_replicas > 1:
             raise ApiError(
@@ -221,15 +221,13 @@ def _check_times(batch: Batch, config: TopicConfig, now: int) -> None:
     earliest, latest = now - config.message_timestamp_before_max_ms, now + config.message_timestamp_after_max_ms
     for timestamp in (batch.base_timestamp, batch.max_timestamp):
         if timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest:
-            raise ApiError(
-                ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} lies outside [{earliest}, {latest}] of the topic"
-            )
+            raise ApiError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is not between {earliest} and {latest}")
 
 
 def _recompress(records: memoryview, batch: Batch, codec: int) -> memoryview:
     try:
         plain = decompress(batch.codec, records[HEADER_SIZE:])
-    except Exception as error:  # each codec has errors of its own
+    except UndecodableError as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"the batch cannot be decompressed: {error}") from error
     return memoryview(with_records(batch, compress(codec, plain), codec))
 
@@ -239,7 +237,7 @@ def parse(frame: memoryview, offset: int, version: int) -> tuple[str | None, int
     try:
         return _parse_flexible(frame, offset, version) if version >= _FLEXIBLE_FROM else _parse_plain(frame, offset)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
-        raise MalformedRequest("the produce request is cut short or garbled") from error
+        raise MalformedRequest("the produce request is truncated or malformed") from error
 
 
 def _parse_plain(frame: memoryview, offset: int) -> tuple[str | None, int, list[SentTopic]]:

@@ -28,7 +28,7 @@ async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms > 0 else None):
             return await asyncio.shield(task)
     except TimeoutError:
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The request timed out; its work goes on.") from None
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, "The request timed out and is still being processed.") from None
 
 
 def _seen(task: asyncio.Future[Any]) -> None:

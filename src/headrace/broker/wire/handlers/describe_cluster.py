@@ -21,10 +21,11 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
     if request.endpoint_type != BROKERS:
         message = f"Unsupported endpoint type {request.endpoint_type}"
         return failure(ApiError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, message))
+    host, port = broker.advertised
     return {
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
-        "brokers": [{"broker_id": broker.node_id, "host": broker.host, "port": broker.port}],
+        "brokers": [{"broker_id": broker.node_id, "host": host, "port": port}],
         "cluster_authorized_operations": (
             ON_CLUSTER if request.include_cluster_authorized_operations else NOT_REQUESTED
         ),

@@ -20,7 +20,8 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
         }
         for topic in request.topics
     ]
-    listener = {"name": "PLAINTEXT", "host": broker.host, "port": broker.port}
+    host, port = broker.advertised
+    listener = {"name": "PLAINTEXT", "host": host, "port": port}
     found = any(topic.topic_name == METADATA_TOPIC for topic in request.topics)
     return {"topics": described, "nodes": [{"node_id": broker.node_id, "listeners": [listener]}] if found else []}
 

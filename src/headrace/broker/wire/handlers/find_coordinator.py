@@ -14,12 +14,13 @@ _BATCHED_FROM = 4
 
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
+    host, port = broker.advertised
     if request.key_type in (_GROUP, _TRANSACTION):
         found: dict[str, Any] = {
             "error_code": ErrorCode.NONE,
             "node_id": broker.node_id,
-            "host": broker.host,
-            "port": broker.port,
+            "host": host,
+            "port": port,
         }
     else:
         # Share groups have coordinators too, but none is served yet.

@@ -1,5 +1,6 @@
 """ListOffsets: the first, the last, or the first at or after a time; never past what a reader may see."""
 
+import logging
 from collections import Counter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
+
+logger = logging.getLogger(__name__)
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
@@ -48,6 +51,9 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
                 answers.append({"partition_index": asked.partition_index, **found._asdict()})
             except ApiError as error:
                 answers.append({"partition_index": asked.partition_index, "error_code": error.code})
+            except OSError as error:
+                logger.error("%s-%d could not be read: %s", topic.name, asked.partition_index, error)
+                answers.append({"partition_index": asked.partition_index, "error_code": ErrorCode.KAFKA_STORAGE_ERROR})
         topics.append({"name": topic.name, "partitions": answers})
     return {"topics": topics}
 

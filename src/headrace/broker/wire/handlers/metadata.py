@@ -88,7 +88,7 @@ def _state(broker: "Broker") -> _State:
         for partition in topic.partitions
         if partition.offline
     )
-    return _State(broker.topics.version, offline, (broker.host, broker.port))
+    return _State(broker.topics.version, offline, broker.advertised)
 
 
 async def _find(broker: "Broker", request: SimpleNamespace, version: int) -> list[Topic | dict[str, Any]]:
@@ -166,8 +166,9 @@ def describe_partition(partition: Partition, node_id: int) -> dict[str, Any]:
 
 
 def _answer(broker: "Broker", request: SimpleNamespace, topics: list[dict[str, Any]]) -> dict[str, Any]:
+    host, port = broker.advertised
     return {
-        "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port}],
+        "brokers": [{"node_id": broker.node_id, "host": host, "port": port}],
         "cluster_id": broker.cluster_id,
         "controller_id": broker.node_id,
         "topics": topics,
