@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from headrace.engine.analysis import stateful_operators
 from headrace.errors import InputError
 from headrace.operators.operator import LATE, RESULTS
 from headrace.operators.packing import ROWS_AT_ONCE, spread
@@ -152,6 +153,15 @@ def test_buckets_are_spread_evenly_as_spark_hashes_them(spark: SparkSession) -> 
             f"pmod(hash(n), {partitions}) AS place"
         )
         assert sorted(row["count"] for row in placed.groupBy("place").count().collect()) == [4] * partitions
+
+
+def test_the_fingerprint_of_checkpoints_does_not_change(hosting: Hosting) -> None:
+    """What it says of an operator must stay: another text would refuse every checkpoint that was written before."""
+    (described,) = stateful_operators(hosting.frame().frame)
+    assert described == (
+        "TransformWithStateInPySpark: transformWithStateUDF(bucket, input, place, rows), "
+        "bucket, output, late, state_rows, state_bytes, rows"
+    )
 
 
 def test_an_app_that_keeps_its_state_in_memory_is_told_at_once(spark: SparkSession, hosting: Hosting) -> None:

@@ -42,10 +42,10 @@ __all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_sc
 METRIC = "headrace operator"
 """What the observed metrics of operators begin with. `late`, `unmatched` and `early` count rows; `hint` is what to say
 of those that are early; `state` has the rows and bytes of the buckets that a batch touched."""
-OUT_DDL = (
-    "bucket INT, output STRING, late BIGINT, unmatched BIGINT, early BIGINT, state_rows BIGINT, state_bytes BIGINT, "
-    "rows BINARY"
-)
+OUT_DDL = "bucket INT, output STRING, late BIGINT, state_rows BIGINT, state_bytes BIGINT, rows BINARY"
+"""The fingerprint of a checkpoint has these names: with others, all state of before would be refused."""
+UNMATCHED, EARLY = -1, -2
+"""In the place of a bucket: rows whose `late` is another count."""
 META_DDL = "fired BIGINT, timer BIGINT, buckets INT, version INT, made STRING, sizes STRING"
 BUCKETS_PER_PARTITION = 4
 STORE = "spark.sql.streaming.stateStore.providerClass"
@@ -116,7 +116,9 @@ def hosted(
     state = F.struct(BUCKET, "state_rows", "state_bytes")
     observed = stepped.observe(
         metric,
-        *(F.sum(name).alias(name) for name in ("late", "unmatched", "early")),
+        F.sum(F.when(F.col(BUCKET) >= 0, F.col("late"))).alias("late"),
+        F.sum(F.when(F.col(BUCKET) == UNMATCHED, F.col("late"))).alias("unmatched"),
+        F.sum(F.when(F.col(BUCKET) == EARLY, F.col("late"))).alias("early"),
         F.max(F.lit(hint).cast("string")).alias("hint"),
         F.collect_list(F.when(F.col("state_rows").isNotNull(), state)).alias("state"),
     )
@@ -192,22 +194,18 @@ class _Host(StatefulProcessor):
         noted = json.dumps(chunks.sizes, separators=(",", ":"))
         self._meta.update((watermark, timer, self._buckets, self._operator.version, self._made, noted))
         blobs = [
-            Row(bucket=bucket, output=name, late=0, unmatched=0, early=0, state_rows=None, state_bytes=None, rows=blob)
+            Row(bucket=bucket, output=name, late=0, state_rows=None, state_bytes=None, rows=packed(piece))
             for name, table in output.tables.items()
-            for blob in map(packed, pieces(table))
+            for piece in pieces(table)
         ]
         state_rows, state_bytes = (sum(each) for each in zip((0, 0), *chunks.sizes.values(), strict=True))
-        told = Row(
-            bucket=bucket,
-            output=None,
-            late=output.late,
-            unmatched=output.unmatched,
-            early=output.early,
-            state_rows=state_rows,
-            state_bytes=state_bytes,
-            rows=None,
-        )
-        return iter([*blobs, told])
+        counts = [
+            Row(bucket=bucket, output=None, late=output.late, state_rows=state_rows, state_bytes=state_bytes, rows=None)
+        ]
+        for kind, count in ((UNMATCHED, output.unmatched), (EARLY, output.early)):
+            if count:
+                counts.append(Row(bucket=kind, output=None, late=count, state_rows=None, state_bytes=None, rows=None))
+        return iter([*blobs, *counts])
 
     def _moved(self, timer: int | None, watermark_ms: int) -> int:
         """The one timer of a bucket, put behind the watermark. Spark counts in milliseconds, from 1 on."""
