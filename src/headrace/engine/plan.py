@@ -124,7 +124,7 @@ class PlannedQuery:
     event time by which a batch is sorted before it is written (null where there is none: keep the rows' order).
     `timestamp` is null where the producer's clock is meant. Of a view it has the view's columns, and `_deleted
     BOOLEAN` where the function gives it; of several rows of a key the last in the batch's own order counts, or the
-    greatest by `node.order_by`.
+    greatest by `node.order_by`, across batches.
 
     In real-time mode there is no batch to look at: there the rejects are among the rows of `frame`.
     """

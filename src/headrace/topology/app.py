@@ -367,8 +367,9 @@ class App:
     ) -> View | Callable[[Function], View]:
         """A function whose rows become the PostgreSQL table `<app>.<name>`, one row a key.
 
-        Of several rows of a key the last read wins, or the greatest by `order_by`; one whose `_deleted` is
-        true deletes the key. `on_error="divert"` sends rows on which the function raises to the channel `.failed`.
+        The last row of a key wins: the last one read, or the greatest by `order_by`, whichever batch it is in. A row
+        whose `_deleted` is true deletes the key. `on_error="divert"` sends rows on which the function raises to the
+        channel `.failed`.
         """
 
         def declare(function: Function) -> View:
