@@ -216,7 +216,7 @@ class Harness:
         self._spark = self._environment.spark.newSession()
         self._spark.conf.set("spark.sql.shuffle.partitions", "1")
         self._spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[self.app.state])
-        runner = Runner(self.app, self._config, self._spark)
+        runner = Runner(self.topology, self._config, self._spark)
         self._create_inputs()
         for query in self.topology.queries:
             # Whatever an earlier harness of this app left in ledgers and views is not ours.
@@ -227,7 +227,7 @@ class Harness:
         self._stack.callback(self._marker.flush, LIMIT)
 
     def _run(self) -> None:
-        self._runner = Runner(self.app, self._config, self._spark)
+        self._runner = Runner(self.topology, self._config, self._spark)
         self._runner.start()
 
     def _feeds_with_markers(self) -> set[Feed]:
