@@ -153,7 +153,7 @@ def test_a_key_of_one_column_is_its_text_and_of_several_a_json_array(ddl: str, r
         ("id STRING NOT NULL", {}, "'id' is missing and was declared NOT NULL"),
         ("id STRING NOT NULL", {"id": None}, "'id' is null and was declared NOT NULL"),
         ("id STRING", {"di": "7"}, "'di' is not a column"),
-        ("at TIMESTAMP", {"at": datetime.datetime(2026, 1, 31)}, "'at' is 2026-01-31T00:00:00"),
+        ("at TIMESTAMP", {"at": datetime.datetime(2026, 1, 31)}, "'at' is 2026-01-31T00:00:00, which has no time zone"),
         ("at TIMESTAMP", {"at": "yesterday"}, "'at' is 'yesterday', not TIMESTAMP"),
         ("at TIMESTAMP_NTZ", {"at": NOON}, "TIMESTAMP_NTZ has no time zone"),
         ("day DATE", {"day": NOON}, "not DATE"),

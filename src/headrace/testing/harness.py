@@ -29,6 +29,7 @@ from headrace.topology import (
     QueryNode,
     Rate,
     Schema,
+    Source,
     Step,
     Stream,
     TableNode,
@@ -216,7 +217,7 @@ class Harness:
         self._spark = self._environment.spark.newSession()
         self._spark.conf.set("spark.sql.shuffle.partitions", "1")
         self._spark.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORES[self.app.state])
-        runner = Runner(self.app, self._config, self._spark)
+        runner = Runner(self.topology, self._config, self._spark)
         self._create_inputs()
         for query in self.topology.queries:
             # Whatever an earlier harness of this app left in ledgers and views is not ours.
@@ -227,7 +228,7 @@ class Harness:
         self._stack.callback(self._marker.flush, LIMIT)
 
     def _run(self) -> None:
-        self._runner = Runner(self.app, self._config, self._spark)
+        self._runner = Runner(self.topology, self._config, self._spark)
         self._runner.start()
 
     def _feeds_with_markers(self) -> set[Feed]:
@@ -249,7 +250,7 @@ class Harness:
     def _create_inputs(self) -> None:
         """The topics of streams that started nodes read and that no started node writes."""
         read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
-        inputs = [feed for feed in read if isinstance(node_of(feed), Stream) and not self._is_started(node_of(feed))]
+        inputs = [feed for feed in read if not self._is_written(feed) and not isinstance(feed, Source)]
         if inputs:
             topics = [NewTopic(feed.topic_name, self._partitions, config=FOR_EVER) for feed in inputs]
             for future in self._admin.create_topics(topics).values():
@@ -305,8 +306,11 @@ class Harness:
             )
         return found
 
-    def _is_started(self, node: Node) -> bool:
-        return node in self.topology.queries
+    def _is_written(self, feed: Feed) -> bool:
+        """Whether a node that was started writes it."""
+        if isinstance(feed, Channel) and feed.name == REJECTED:
+            return self.topology.reject_writer(feed.node) is not None
+        return node_of(feed) in self.topology.queries
 
     def _topics(self) -> list[str]:
         return list(self._admin.list_topics(timeout=LIMIT).topics)
