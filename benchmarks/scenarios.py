@@ -13,8 +13,16 @@ from benchmarks.bench import Bench, Options, progress
 __all__ = ["main", "options", "workplace"]
 
 
-def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], report.Section]], rounds: int) -> None:
+def main(
+    package: str,
+    about: str,
+    scenarios: Mapping[str, Callable[[Bench], report.Section]],
+    rounds: int,
+    own_rounds: Mapping[str, int] | None = None,
+) -> None:
+    """`own_rounds` are those of scenarios that take fewer or more than the others."""
     parser = options(package, about, scenarios, rounds, events=2_000_000)
+    parser.set_defaults(rounds=None)
     parser.add_argument("--seconds", type=float, default=60.0, help="of a measurement of latency, or of a node")
     parser.add_argument("--minutes", type=int, default=5, help="of a topology: the first and the last are measured")
     parser.add_argument("--without-peer", action="store_true", help="of a topology: Headrace alone, in half the time")
@@ -23,10 +31,9 @@ def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], rep
         facts = report.machine_facts(folder)
         for name in chosen.names or scenarios:
             progress(f"== {name}")
+            taken = chosen.rounds or (own_rounds or {}).get(name, rounds)
             bench = Bench(
-                Options(
-                    folder / name, chosen.rounds, chosen.events, chosen.seconds, chosen.minutes, chosen.without_peer
-                )
+                Options(folder / name, taken, chosen.events, chosen.seconds, chosen.minutes, chosen.without_peer)
             )
             bench.options.folder.mkdir()
             try:
@@ -34,8 +41,8 @@ def main(package: str, about: str, scenarios: Mapping[str, Callable[[Bench], rep
             finally:
                 bench.close()
             command = (
-                f"python -m {package} --rounds {chosen.rounds} --events {chosen.events} "
-                f"--seconds {chosen.seconds:g} {name}"
+                f"python -m {package} --rounds {taken} --events {chosen.events} "
+                f"--seconds {chosen.seconds:g} --minutes {chosen.minutes} {name}"
             )
             print(section.markdown(command, facts), flush=True)
             if not chosen.dry:

@@ -17,4 +17,4 @@ SCENARIOS = {
 }
 
 if __name__ == "__main__":
-    main("benchmarks.engine", __doc__, SCENARIOS, rounds=5)
+    main("benchmarks.engine", __doc__, SCENARIOS, rounds=5, own_rounds={"topology": 3, "topology-alone": 3})

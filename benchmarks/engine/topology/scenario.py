@@ -51,7 +51,7 @@ def run(bench: Bench) -> Section:
         "A topology of six nodes",
         [
             f"{RATE} payments a second through the app in `engine/topology/fraud.py` (six queries, exactly-once, "
-            f"embedded broker and PostgreSQL) for {minutes} minutes. Latency: seconds from the sending of a payment to "
+            f"embedded broker and PostgreSQL), {minutes} min. Latency: seconds from the sending of a payment to "
             "the moment when another process can read it at the place named. CPU: of all processes of the app, its "
             "broker and its PostgreSQL, not of the load, divided by the batches that had rows. By hand: the same six "
             "queries in PySpark with its default settings, as far as it can express them "
@@ -74,7 +74,7 @@ def run_alone(bench: Bench) -> Section:
         "One node alone",
         [
             f"{ROWS} payments sent at once, every second or when the batch before them is finished, through one node "
-            f"to a topic of one partition: {seconds:g} s of warm-up, then {seconds:g} s that are measured. CPU: of all "
+            f"to a topic of one partition: {seconds:g} s of warm-up, then {seconds / 2:g} s measured. CPU: of all "
             "processes of the app and its broker, divided by the batches that had rows. The empty batches after them "
             "and the idle time until the next second are included. By hand: PySpark with its default settings."
         ],
@@ -107,24 +107,17 @@ def _six(bench: Bench, way: str, name: str) -> Found:
         try:
             sender.send_cards()
             sender.start()
-            began, spans = time.time(), {}
+            costs, spans = {}, {}
             for minute in range(1, bench.options.minutes + 1):
-                measures = minute in (1, bench.options.minutes)
-                begin, before, load = time.time(), side.cpu.sample(), _own_cpu()
-                side.wait(began + minute * MINUTE - time.time())
-                if measures:
-                    spans[minute] = (begin, time.time())
-                    after, seconds = side.cpu.sample(), time.time() - begin
-                    batches = side.batches.between(begin, time.time())
-                    found |= _costs(f"minute {minute}", before, after, seconds, batches)
-                    found[f"minute {minute}", "load: cores"] = (_own_cpu() - load) / seconds
-            _await_all(side, sender, eyes, *spans[bench.options.minutes])
-            for minute, span in spans.items():
-                for node in HOPS:
-                    taken = delays(node, sender.sent, eyes, *span)
-                    if taken:
-                        found[f"minute {minute}", f"{HOPS[node]}: p50"] = percentile(taken, 0.5)
-                        found[f"minute {minute}", f"{HOPS[node]}: p99"] = percentile(taken, 0.99)
+                case, begin, before, load = f"minute {minute}", time.time(), side.cpu.sample(), _own_cpu()
+                side.wait(MINUTE)
+                end, after = time.time(), side.cpu.sample()
+                spans[case] = (begin, end)
+                costs[case] = _costs(case, before, after, end - begin, side.batches.between(begin, end))
+                costs[case][case, "CPU of the load: cores"] = (_own_cpu() - load) / (end - begin)
+            _await_all(side, sender, eyes, begin, end)
+            for case in dict.fromkeys(("minute 1", f"minute {bench.options.minutes}")):
+                found |= _latencies(case, sender, eyes, *spans[case]) | costs[case]
         finally:
             sender.stop()
             eyes.stop()
@@ -143,6 +136,15 @@ MEMORY = {
     "code_cache": "code cache",
     "workers": "Python workers",
 }
+
+
+def _latencies(case: str, sender: Sender, eyes: Eyes, begin: float, end: float) -> Found:
+    found: Found = {}
+    for node, hop in HOPS.items():
+        if taken := delays(node, sender.sent, eyes, begin, end):
+            found[case, f"{hop}: p50"] = percentile(taken, 0.5)
+            found[case, f"{hop}: p99"] = percentile(taken, 0.99)
+    return found
 
 
 def _await_all(side: Side, sender: Sender, eyes: Eyes, begin: float, end: float) -> None:
@@ -179,9 +181,9 @@ def _each_alone(bench: Bench, way: str, name: str) -> Found:
         with running(way, job, bench.options.folder / f"{name}-{case}") as side:
             (node,) = job.nodes
             burst = Burst(side.kafka, ROWS)
-            _bursts(side, burst, node, bench.options.seconds)
+            _bursts(side, burst, node, bench.options.seconds)  # to warm up
             begin, before = time.time(), side.cpu.sample()
-            _bursts(side, burst, node, bench.options.seconds)
+            _bursts(side, burst, node, bench.options.seconds / 2)
             after = side.cpu.sample()
             batches = side.batches.between(begin, time.time())
         costs = _costs(case, before, after, time.time() - begin, batches)

@@ -48,7 +48,8 @@ def encoded(row: Mapping[str, Any]) -> bytes:
 
 
 def producer(address: str, linger: int = 5) -> Producer:
-    return Producer({"bootstrap.servers": address, "partitioner": "murmur2_random", "linger.ms": linger})
+    settings = {"bootstrap.servers": address, "partitioner": "murmur2_random", "linger.ms": linger}
+    return Producer({**settings, "log_level": 0})  # it outlives its broker, and would go on about that
 
 
 def make_topics(address: str, topics: Sequence[str], compacted: Sequence[str] = ()) -> None:
@@ -151,7 +152,7 @@ class Eyes:
 
     def _read(self) -> None:
         settings = {"bootstrap.servers": self.kafka, "group.id": "eyes", "isolation.level": "read_committed"}
-        settings |= {"auto.offset.reset": "earliest", "fetch.wait.max.ms": "10"}
+        settings |= {"auto.offset.reset": "earliest", "fetch.wait.max.ms": "10", "log_level": "0"}
         consumer = Consumer(settings)
         consumer.subscribe(list(READ))
         try:
