@@ -34,7 +34,19 @@ KNOWN = f"{PAYMENT}, owner STRING, home STRING"
 BURST = f"{KNOWN}, n BIGINT, total DECIMAL(22,2), countries BIGINT"
 LATENESS, SIZE, MORE_THAN = "15 seconds", timedelta(seconds=20), 5
 PAYMENTS, CARDS = "payments", "cards"
-TOPICS = (PAYMENTS, "accepted", "known", "bursts", "bursts.late", "tardy", "large", "once", "recent", "recent.late")
+TOPICS = (
+    PAYMENTS,
+    CARDS,
+    "accepted",
+    "known",
+    "bursts",
+    "bursts.late",
+    "tardy",
+    "large",
+    "once",
+    "recent",
+    "recent.late",
+)
 TABLES = (
     "CREATE SCHEMA IF NOT EXISTS fraud",
     "CREATE TABLE IF NOT EXISTS fraud.alarms (id TEXT PRIMARY KEY, card TEXT, amount NUMERIC(12,2), country TEXT, "

@@ -92,7 +92,7 @@ def _by_hand(job: Job, home: Path, stack: ExitStack) -> list[str]:
     subprocess.run(_headrace("up", home), check=True, stdout=subprocess.DEVNULL)
     stack.callback(subprocess.run, _headrace("down", home), check=True, stdout=subprocess.DEVNULL)
     kafka, postgres = _addresses(home)
-    make_topics(kafka, by_hand.TOPICS, compacted=[by_hand.CARDS])
+    make_topics(kafka, by_hand.TOPICS)
     with psycopg.connect(postgres, autocommit=True) as connection:
         for statement in by_hand.TABLES:
             connection.execute(statement)

@@ -52,11 +52,10 @@ def producer(address: str, linger: int = 5) -> Producer:
     return Producer({**settings, "log_level": 0})  # it outlives its broker, and would go on about that
 
 
-def make_topics(address: str, topics: Sequence[str], compacted: Sequence[str] = ()) -> None:
-    """With as many partitions as the broker gives by itself."""
+def make_topics(address: str, topics: Sequence[str]) -> None:
+    """With as many partitions as the broker gives by itself, and records of any age."""
     admin = AdminClient({"bootstrap.servers": address})
-    wanted = [NewTopic(name) for name in topics]
-    wanted += [NewTopic(name, config={"cleanup.policy": "compact"}) for name in compacted]
+    wanted = [NewTopic(name, config={"retention.ms": "-1"}) for name in topics]
     for made in admin.create_topics(wanted).values():
         made.result(60)
 
