@@ -14,7 +14,6 @@ What Spark has no word for is done as its users do it:
 
 import argparse
 import pickle
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
@@ -196,19 +195,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--kafka", "--postgres", "--checkpoints", "--jars"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("names", nargs="+")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    spark = SparkSession.builder.appName("by hand").config("spark.jars", given.jars).getOrCreate()
+    builder = SparkSession.builder.appName("by hand").config("spark.jars", given.jars)
+    for setting in given.set:
+        builder = builder.config(*setting.split("=", 1))
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    try:
-        queries = Queries(spark, given.kafka, given.postgres, Path(given.checkpoints))
-        for name in given.names:
-            queries.start(name)
-        spark.streams.awaitAnyTermination()  # which raises what one failed of
-        return 1
-    finally:
-        spark.stop()
+    queries = Queries(spark, given.kafka, given.postgres, Path(given.checkpoints))
+    for name in given.names:
+        queries.start(name)
+    spark.streams.awaitAnyTermination()  # which raises what one failed of
+    return 1
 
 
 if __name__ == "__main__":
