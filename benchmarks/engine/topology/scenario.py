@@ -3,6 +3,7 @@
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -190,13 +191,13 @@ def _each_alone(bench: Bench, way: str, name: str) -> Found:
         folder = bench.options.folder / f"{name}-{case}"
         with running(way, job, folder, bench.options.peer_settings) as side:
             (node,) = job.nodes
-            burst = Burst(side.kafka, ROWS)
-            _bursts(side, burst, node, bench.options.seconds)  # to warm up
-            begin, before = time.time(), side.cpu.sample()
-            _bursts(side, burst, node, bench.options.seconds / 2)
-            after = side.cpu.sample()
-            batches = side.batches.between(begin, time.time())
-        costs = _costs(case, before, after, time.time() - begin, batches)
+            with closing(Burst(side.kafka, ROWS)) as burst:
+                _bursts(side, burst, node, bench.options.seconds)  # to warm up
+                begin, before = time.time(), side.cpu.sample()
+                _bursts(side, burst, node, bench.options.seconds / 2)
+                end, after = time.time(), side.cpu.sample()
+            batches = side.batches.between(begin, end)
+        costs = _costs(case, before, after, end - begin, batches)
         found |= costs
         progress(f"{way}, {case}: {costs[case, 'CPU s a batch']:.2f} CPU s a batch of {len(batches)}")
     return found

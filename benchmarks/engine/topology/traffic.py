@@ -98,6 +98,7 @@ class Sender(threading.Thread):
         if self.is_alive():
             self.join()
         self._producer.flush(60)
+        del self._producer  # it would look for its topics in the next broker at this address, and so make them there
 
 
 class Burst:
@@ -117,6 +118,9 @@ class Burst:
         if self._producer.flush(60):
             raise RuntimeError("payments were not acknowledged")
         self.sent += self._count
+
+    def close(self) -> None:
+        del self._producer
 
 
 @dataclass
