@@ -53,6 +53,7 @@ def main(
             command = (
                 f"python -m {package} --rounds {taken} --events {chosen.events} "
                 f"--seconds {chosen.seconds:g} --minutes {chosen.minutes} "
+                + "--without-peer " * chosen.without_peer
                 + "".join(f"--peer-set {setting} " for setting in chosen.peer_set)
                 + name
             )
