@@ -20,6 +20,7 @@ class Options:
     seconds: float
     minutes: int = 5
     without_peer: bool = False
+    peer_settings: tuple[str, ...] = ()
 
 
 class Bench:

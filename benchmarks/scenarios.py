@@ -26,6 +26,8 @@ def main(
     parser.add_argument("--seconds", type=float, default=60.0, help="of a measurement of latency, or of a node")
     parser.add_argument("--minutes", type=int, default=5, help="of a topology: the first and the last are measured")
     parser.add_argument("--without-peer", action="store_true", help="of a topology: Headrace alone, in half the time")
+    told = "of a topology: a setting of Spark's by hand, such as spark.sql.shuffle.partitions=2; repeatable"
+    parser.add_argument("--peer-set", action="append", default=[], metavar="KEY=VALUE", help=told)
     chosen = parser.parse_args()
     with workplace(chosen.dir) as folder:
         facts = report.machine_facts(folder)
@@ -33,7 +35,15 @@ def main(
             progress(f"== {name}")
             taken = chosen.rounds or (own_rounds or {}).get(name, rounds)
             bench = Bench(
-                Options(folder / name, taken, chosen.events, chosen.seconds, chosen.minutes, chosen.without_peer)
+                Options(
+                    folder=folder / name,
+                    rounds=taken,
+                    events=chosen.events,
+                    seconds=chosen.seconds,
+                    minutes=chosen.minutes,
+                    without_peer=chosen.without_peer,
+                    peer_settings=tuple(chosen.peer_set),
+                )
             )
             bench.options.folder.mkdir()
             try:
@@ -42,7 +52,10 @@ def main(
                 bench.close()
             command = (
                 f"python -m {package} --rounds {taken} --events {chosen.events} "
-                f"--seconds {chosen.seconds:g} --minutes {chosen.minutes} {name}"
+                f"--seconds {chosen.seconds:g} --minutes {chosen.minutes} "
+                + "--without-peer " * chosen.without_peer
+                + "".join(f"--peer-set {setting} " for setting in chosen.peer_set)
+                + name
             )
             print(section.markdown(command, facts), flush=True)
             if not chosen.dry:

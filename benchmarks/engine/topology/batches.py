@@ -51,6 +51,7 @@ class Batches:
         return sum(self._offsets.get(node, {}).get(topic, {}).values())
 
     def between(self, begin: float, end: float) -> list[Batch]:
+        self.look()
         return [batch for batch in self.seen if begin <= batch.ended < end]
 
     def _find(self) -> None:

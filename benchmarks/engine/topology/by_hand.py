@@ -14,7 +14,6 @@ What Spark has no word for is done as its users do it:
 
 import argparse
 import pickle
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
@@ -34,7 +33,19 @@ KNOWN = f"{PAYMENT}, owner STRING, home STRING"
 BURST = f"{KNOWN}, n BIGINT, total DECIMAL(22,2), countries BIGINT"
 LATENESS, SIZE, MORE_THAN = "15 seconds", timedelta(seconds=20), 5
 PAYMENTS, CARDS = "payments", "cards"
-TOPICS = (PAYMENTS, "accepted", "known", "bursts", "bursts.late", "tardy", "large", "once", "recent", "recent.late")
+TOPICS = (
+    PAYMENTS,
+    CARDS,
+    "accepted",
+    "known",
+    "bursts",
+    "bursts.late",
+    "tardy",
+    "large",
+    "once",
+    "recent",
+    "recent.late",
+)
 TABLES = (
     "CREATE SCHEMA IF NOT EXISTS fraud",
     "CREATE TABLE IF NOT EXISTS fraud.alarms (id TEXT PRIMARY KEY, card TEXT, amount NUMERIC(12,2), country TEXT, "
@@ -184,19 +195,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--kafka", "--postgres", "--checkpoints", "--jars"):
         parser.add_argument(name, required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("names", nargs="+")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    spark = SparkSession.builder.appName("by hand").config("spark.jars", given.jars).getOrCreate()
+    builder = SparkSession.builder.appName("by hand").config("spark.jars", given.jars)
+    for setting in given.set:
+        builder = builder.config(*setting.split("=", 1))
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    try:
-        queries = Queries(spark, given.kafka, given.postgres, Path(given.checkpoints))
-        for name in given.names:
-            queries.start(name)
-        spark.streams.awaitAnyTermination()  # which raises what one failed of
-        return 1
-    finally:
-        spark.stop()
+    queries = Queries(spark, given.kafka, given.postgres, Path(given.checkpoints))
+    for name in given.names:
+        queries.start(name)
+    spark.streams.awaitAnyTermination()  # which raises what one failed of
+    return 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -54,7 +55,7 @@ def run(bench: Bench) -> Section:
             f"embedded broker and PostgreSQL), {minutes} min. Latency: seconds from the sending of a payment to "
             "the moment when another process can read it at the place named. CPU: of all processes of the app, its "
             "broker and its PostgreSQL, not of the load, divided by the batches that had rows. By hand: the same six "
-            "queries in PySpark with its default settings, as far as it can express them "
+            f"queries in PySpark with {_settings(bench)}, as far as it can express them "
             "(`engine/topology/by_hand.py` says what differs): at-least-once, malformed records dropped. Ready: "
             "seconds from the start until every node has finished a batch; by hand, the broker and PostgreSQL were "
             "already running."
@@ -74,9 +75,9 @@ def run_alone(bench: Bench) -> Section:
         "One node alone",
         [
             f"{ROWS} payments sent at once, every second or when the batch before them is finished, through one node "
-            f"to a topic of one partition: {seconds:g} s of warm-up, then {seconds / 2:g} s that are measured. CPU: of "
-            "all processes of the app and its broker, divided by the batches that had rows. The empty batches after "
-            "them and the idle time until the next second are included. By hand: PySpark with its default settings."
+            f"to a topic of one partition: {seconds:g} s of warm-up, then {seconds / 2:g} s measured. CPU: of all "
+            "processes of the app and its broker, divided by the batches that had rows. The empty batches after them "
+            f"and the idle time until the next second are included. By hand: PySpark with {_settings(bench)}."
         ],
         peer=BY_HAND,
     )
@@ -94,13 +95,22 @@ def in_turn(ways: Sequence[str], rounds: int, measured: Callable[[str, str], Fou
     return found
 
 
+def _settings(bench: Bench) -> str:
+    own = bench.options.peer_settings
+    return (
+        f"its default settings but for {', '.join(f'`{setting}`' for setting in own)}"
+        if own
+        else "its default settings"
+    )
+
+
 def _ways(bench: Bench) -> list[str]:
     return [HEADRACE] if bench.options.without_peer else [HEADRACE, BY_HAND]
 
 
 def _six(bench: Bench, way: str, name: str) -> Found:
     found: Found = {}
-    with running(way, SIX, bench.options.folder / name) as side:
+    with running(way, SIX, bench.options.folder / name, bench.options.peer_settings) as side:
         progress(f"{way}: ready after {side.ready:.1f} s")
         found["six nodes", "ready"] = side.ready
         sender, eyes = Sender(side.kafka), Eyes(side.kafka, side.postgres)
@@ -178,15 +188,16 @@ def _costs(
 def _each_alone(bench: Bench, way: str, name: str) -> Found:
     found: Found = {}
     for case, (job, _) in ALONE.items():
-        with running(way, job, bench.options.folder / f"{name}-{case}") as side:
+        folder = bench.options.folder / f"{name}-{case}"
+        with running(way, job, folder, bench.options.peer_settings) as side:
             (node,) = job.nodes
-            burst = Burst(side.kafka, ROWS)
-            _bursts(side, burst, node, bench.options.seconds)  # to warm up
-            begin, before = time.time(), side.cpu.sample()
-            _bursts(side, burst, node, bench.options.seconds / 2)
-            after = side.cpu.sample()
-            batches = side.batches.between(begin, time.time())
-        costs = _costs(case, before, after, time.time() - begin, batches)
+            with closing(Burst(side.kafka, ROWS)) as burst:
+                _bursts(side, burst, node, bench.options.seconds)  # to warm up
+                begin, before = time.time(), side.cpu.sample()
+                _bursts(side, burst, node, bench.options.seconds / 2)
+                end, after = time.time(), side.cpu.sample()
+            batches = side.batches.between(begin, end)
+        costs = _costs(case, before, after, end - begin, batches)
         found |= costs
         progress(f"{way}, {case}: {costs[case, 'CPU s a batch']:.2f} CPU s a batch of {len(batches)}")
     return found

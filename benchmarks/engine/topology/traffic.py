@@ -52,11 +52,10 @@ def producer(address: str, linger: int = 5) -> Producer:
     return Producer({**settings, "log_level": 0})  # it outlives its broker, and would go on about that
 
 
-def make_topics(address: str, topics: Sequence[str], compacted: Sequence[str] = ()) -> None:
-    """With as many partitions as the broker gives by itself."""
+def make_topics(address: str, topics: Sequence[str]) -> None:
+    """With as many partitions as the broker gives by itself, and records of any age."""
     admin = AdminClient({"bootstrap.servers": address})
-    wanted = [NewTopic(name) for name in topics]
-    wanted += [NewTopic(name, config={"cleanup.policy": "compact"}) for name in compacted]
+    wanted = [NewTopic(name, config={"retention.ms": "-1"}) for name in topics]
     for made in admin.create_topics(wanted).values():
         made.result(60)
 
@@ -99,6 +98,7 @@ class Sender(threading.Thread):
         if self.is_alive():
             self.join()
         self._producer.flush(60)
+        del self._producer  # it would look for its topics in the next broker at this address, and so make them there
 
 
 class Burst:
@@ -118,6 +118,9 @@ class Burst:
         if self._producer.flush(60):
             raise RuntimeError("payments were not acknowledged")
         self.sent += self._count
+
+    def close(self) -> None:
+        del self._producer
 
 
 @dataclass
