@@ -59,7 +59,7 @@ def test_a_second_broker_on_the_folder_is_refused(headrace_alone: Headrace) -> N
     [
         (["--set", "num.partition=3"], "num.partitions"),
         (["--set", "num.partitions=many"], "num.partitions"),
-        (["--listen", "here"], "no address"),
+        (["--listen", "here"], "not an address"),
         (["--listen", "0.0.0.0:0"], "--insecure"),
         (["--data", "/proc/nowhere"], "--data"),
     ],

@@ -44,7 +44,9 @@ def broker_entries(settings: BrokerSettings) -> list[ConfigEntry]:
     for name, setting in sorted(BROKER_SETTINGS.items()):
         value = setting.text(getattr(settings, setting.attribute))
         synonyms = list(_broker_synonyms(settings, _FAMILIES.get(name, (name,))))
-        entries.append(ConfigEntry(setting, value, synonyms[0].source, True, synonyms))
+        # A setting without a value, such as advertised.listeners, has no synonym that gives it one.
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG
+        entries.append(ConfigEntry(setting, value, source, True, synonyms))
     return entries
 
 

@@ -54,16 +54,17 @@ class Broker:
     ) -> None:
         if durability not in ("fsync", "os"):
             raise BrokerError(f"durability {durability!r} is unknown; choose fsync or os")
-        self._listen_host, self._listen_port = _address(listen)
-        _check_exposure(self._listen_host, insecure)
+        host, port = _address(listen)
+        _check_exposure(host, insecure)
         given = dict(settings or {})
         if "listeners" in given:
             raise BrokerError("listeners is set by --listen HOST:PORT, not by --set")
-        given["listeners"] = PROTOCOL + _joined(self._listen_host, self._listen_port)
+        given["listeners"] = PROTOCOL + _joined(host, port)
         try:
             self.settings = BrokerSettings.parse(given)
         except InvalidSetting as error:
             raise BrokerError(str(error)) from error
+        self._listen_host, self._listen_port = self.settings.listen_address
         self._advertised = self.settings.advertised_address
         if self._advertised is None and is_wildcard(self._listen_host):
             raise BrokerError(

@@ -77,15 +77,22 @@ def _listener(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
+def _listener_failure(text: str) -> str | None:
+    if _listener(text) is None:
+        return f"Expected {PROTOCOL}HOST:PORT, such as {PROTOCOL}broker.example.com:9092"
+    return None
+
+
 def _advertised_failure(text: str) -> str | None:
     found = _listener(text)
     if found is None:
-        return f"Expected {PROTOCOL}HOST:PORT, such as {PROTOCOL}broker.example.com:9092"
+        return _listener_failure(text)
     if is_wildcard(found[0]):
         return "Clients cannot connect to a wildcard address; use a host name or an IP address"
     return None
 
 
+LISTENER = Check(f"{PROTOCOL}HOST:PORT", _listener_failure)
 ADVERTISED_LISTENER = Check(f"{PROTOCOL}HOST:PORT", _advertised_failure)
 
 
@@ -261,6 +268,7 @@ class BrokerSettings:
         STRING,
         f"{PROTOCOL}127.0.0.1:9092",
         "The address on which the broker accepts clients. Set by `--listen HOST:PORT`, not by `--set`.",
+        LISTENER,
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         "log.cleanup.policy",
@@ -434,6 +442,13 @@ class BrokerSettings:
         if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms must not be above group.max.session.timeout.ms")
         return settings
+
+    @property
+    def listen_address(self) -> tuple[str, int]:
+        """Host and port of `listeners`."""
+        found = _listener(self.listeners)
+        assert found is not None, "checked when it was parsed"
+        return found
 
     @property
     def advertised_address(self) -> tuple[str, int] | None:
