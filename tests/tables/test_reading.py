@@ -41,7 +41,7 @@ def test_what_is_not_covered_in_time_says_how_far_it_got(writer_of: MakeWriter, 
     with pytest.raises(NotCovered, match="has no batch yet"):
         reader.get("a", after=Receipt("t", 0, 0), timeout=0)
     writer_of().write("q", 3, {"t": {0: 5}}, [])
-    with pytest.raises(NotCovered, match=r"not reached t\[0\] offset 5 within 0.05 s.*up to offset 5, with batch 3"):
+    with pytest.raises(NotCovered, match=r"not reach t\[0\] offset 5 within 0.05 s.*up to offset 5, with batch 3"):
         reader.get("a", after=Receipt("t", 0, 5), timeout=0.05)
     with pytest.raises(NotCovered, match="up to offset 0"):
         reader.get("a", after=Receipt("t", 9, 0), timeout=0)
@@ -125,7 +125,7 @@ def test_rows_of_an_app_s_view_wait_for_the_receipt_as_well(
     writer = writer_of()
     writer.write("q", 0, {"t": {0: 1}}, [pairs(a=1)])
     assert spend.rows({"k": "a"}, after=hr.Receipt("t", 0, 0), postgres=postgres_dsn) == [{"k": "a", "v": 1}]
-    with pytest.raises(NotCovered, match=r"not reached t\[0\] offset 1 within 0 s"):
+    with pytest.raises(NotCovered, match=r"not reach t\[0\] offset 1 within 0 s"):
         spend.rows(after=[hr.Receipt("t", 0, 0), hr.Receipt("t", 0, 1)], timeout=0, postgres=postgres_dsn)
     with pytest.raises(NotCovered):
         spend.get("b", after=hr.Receipt("t", 0, 1), timeout=0, postgres=postgres_dsn)
