@@ -72,10 +72,7 @@ def test_a_home_whose_broker_is_down_is_told_and_no_other_is_asked(headrace: Una
     for words in (["topics", "list"], ["produce", "t"], ["consume", "t"], ["groups", "list"]):
         complaint = headrace.fails(*words)
         assert "no Kafka was named, and the embedded broker of .headrace is not up" in complaint
-        assert (
-            "start it with: headrace up; or set another address with --kafka, HEADRACE_KAFKA or headrace.toml"
-            in complaint
-        )
+        assert "start it with: headrace up; or name another with --kafka, HEADRACE_KAFKA or headrace.toml" in complaint
     assert "headrace run starts it" in headrace.ok("doctor")
 
 
