@@ -89,7 +89,7 @@ def test_the_drawing_in_the_terminal_and_as_mermaid(good: Headrace) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["check", "nowhere.py"], "nowhere.py: the file is not there"),
+        (["check", "nowhere.py"], "nowhere.py: the file does not exist"),
         (["check", "fraud.py", "--app", "frau"], "did you mean 'fraud'?"),
         (["run", "fraud.py", "--reset", "larg"], "did you mean 'large'?"),
         (["run", "fraud.py", "--reset", "payments"], "is a topic, which has no checkpoint"),

@@ -20,7 +20,7 @@ def test_no_broker_is_a_problem_with_a_next_step(headrace_alone: Headrace) -> No
     done = headrace_alone("doctor")
     assert done.returncode == 1
     assert "problem  kafka" in done.stdout
-    assert "→ start one with: headrace broker" in done.stdout
+    assert "→ start a broker with: headrace broker" in done.stdout
     assert done.stdout.endswith("checks found a problem\n")
 
 

@@ -53,7 +53,7 @@ def test_describe_counts_what_is_there_and_shows_every_setting_when_asked(headra
 def test_creating_twice_is_an_error_unless_it_may_be_there(headrace: Headrace, topic: str) -> None:
     headrace.ok("topics", "create", topic)
     assert f"topic '{topic}' already exists" in headrace.fails("topics", "create", topic)
-    assert headrace.ok("topics", "create", topic, "--if-missing") == f"{topic} is already there\n"
+    assert headrace.ok("topics", "create", topic, "--if-missing") == f"{topic} exists\n"
 
 
 def test_what_the_broker_refuses_is_said_in_its_words(headrace: Headrace, topic: str) -> None:

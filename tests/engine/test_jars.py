@@ -64,7 +64,7 @@ def test_offline_the_message_says_what_to_copy_where(
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(
-        EngineError, match=rf"{missing.module}.*could not be fetched.*copy {missing.file_name} to {cache}"
+        EngineError, match=rf"{missing.module}.*could not be downloaded.*copy {missing.file_name} to {cache}"
     ):
         connector_jars(VERSION, cache=cache)
 
@@ -77,7 +77,7 @@ def test_a_jar_that_is_not_the_pinned_one_is_refused(
     monkeypatch.setattr(jars, "_fetch", lambda *_: wrong)
     missing = CONNECTORS[VERSION][0]
     (cache / "jars" / f"spark-{VERSION}" / missing.file_name).unlink()
-    with pytest.raises(EngineError, match="is not the pinned one"):
+    with pytest.raises(EngineError, match="does not have the pinned checksum"):
         connector_jars(VERSION, cache=cache)
     assert not (cache / "jars" / f"spark-{VERSION}" / missing.file_name).exists()
 
@@ -94,7 +94,7 @@ def test_no_java_is_told_with_what_to_install(home: bool, tmp_path: Path, monkey
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     else:
         monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(EngineError, match=r"Spark needs Java 17 or newer, and there is none.*install a JDK"):
+    with pytest.raises(EngineError, match=r"Spark needs Java 17 or newer, and none was found.*install a JDK"):
         java_command()
 
 

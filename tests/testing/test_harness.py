@@ -141,7 +141,7 @@ def test_what_cannot_be_used_is_seen_with_its_reason(headrace_harness: MakeHarne
     assert (rejected["value"], rejected["topic"], rejected["offset"]) == (b'{"id": "1"', "payments", 0)
     assert rejected["reason"] == "the value is not one JSON object"
     assert [row["id"] for row in harness.rows(large)] == ["2"]
-    with pytest.raises(hr.InputError, match="not exact"):
+    with pytest.raises(hr.InputError, match="may not be exact"):
         harness.send(payments, {"id": "1", "card": "a", "amount": 1.5, "at": NOON})
 
 
@@ -183,7 +183,7 @@ def test_names_that_mean_nothing_are_answered(headrace_harness: MakeHarness) -> 
         harness.rows("inverse")
     with pytest.raises(hr.InputError, match="has no time zone"):
         harness.advance("2026-01-01T00:00")
-    with pytest.raises(hr.InputError, match="no query is named 'numbers'"):
+    with pytest.raises(hr.InputError, match="no node named 'numbers' was started"):
         harness.progress(numbers)
     harness.close()
     with pytest.raises(hr.InputError, match="the harness is closed"):
@@ -214,7 +214,6 @@ def test_without_upstreams_rows_are_sent_to_the_streams_in_between(headrace_harn
     harness.advance(NOON + timedelta(hours=1))
     assert [row["n"] for row in harness.rows(hours)] == [6]
     assert [row["n"] for row in harness.rows(minutes)] == [1, 2, 3]
-    assert harness.progress(hours).rows == 3
 
 
 def test_nodes_and_streams_that_cannot_be_meant(headrace_harness: MakeHarness) -> None:
