@@ -195,7 +195,7 @@ def _check_reachable(topology: "Topology", config: "RunConfig", is_own_kafka: bo
     from headrace.engine.reaching import RESTART_SECONDS, check_reachable
 
     if is_own_kafka:
-        check_reachable(config.kafka_address, RESTART_SECONDS)
+        check_reachable(config.kafka_address, RESTART_SECONDS, security_protocol=config.security_protocol)
     if _views(topology):
         from headrace.tables import check_postgres
 
