@@ -58,10 +58,16 @@ def test_a_key_that_several_events_share_is_refused(spark: SparkSession, config:
         return add
 
     by_time = "say key=['sensor', 'at']"
-    bad(app.stream, "sensor", f'{by_time}, or other columns that identify an event; or say emit="final", so')(
-        lambda rows: hot(rows, emit="changes").select("sensor", "celsius", "at")
-    )
-    bad(app.table, "sensor", f'{by_time}, or other columns that identify an event; or say emit="final", so')(hot)
+    bad(
+        app.stream,
+        "sensor",
+        f'{by_time}, or other columns that identify an event, such as an id; or say emit="final", so',
+    )(lambda rows: hot(rows, emit="changes").select("sensor", "celsius", "at"))
+    bad(
+        app.table,
+        "sensor",
+        f'{by_time}, or other columns that identify an event, such as an id; or say emit="final", so',
+    )(hot)
     bad(app.view, "sensor", by_time, 'or say emit="final" and order_by="at", so')(hot)
     bad(app.view, "sensor", by_time)(lambda rows: hr.windowed(rows, hr.sliding("1 minute")).agg(n=hr.count()))
     bad(app.view, "sensor", f"{by_time} (keep at in .select)", 'order_by="at" (keep at in .select), so')(

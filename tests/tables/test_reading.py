@@ -41,9 +41,9 @@ def test_what_is_not_covered_in_time_says_how_far_it_got(writer_of: MakeWriter, 
     with pytest.raises(NotCovered, match="has no batch yet"):
         reader.get("a", after=Receipt("t", 0, 0), timeout=0)
     writer_of().write("q", 3, {"t": {0: 5}}, [])
-    with pytest.raises(NotCovered, match=r"not reach t\[0\] offset 5 within 0.05 s.*up to offset 5, with batch 3"):
+    with pytest.raises(NotCovered, match=r"not reach t\[0\] offset 5 within 0.05 s.*before 5, with batch 3"):
         reader.get("a", after=Receipt("t", 0, 5), timeout=0.05)
-    with pytest.raises(NotCovered, match="up to offset 0"):
+    with pytest.raises(NotCovered, match="of that partition before 0"):
         reader.get("a", after=Receipt("t", 9, 0), timeout=0)
 
 
@@ -51,6 +51,12 @@ def test_a_topic_the_view_does_not_read_is_told_at_once(writer_of: MakeWriter, r
     writer_of().write("q", 0, {"bursts": {0: 5}}, [])
     with pytest.raises(InputError, match=r"does not read topic 'payments'.*'bursts'"):
         reader_of().get("a", after=Receipt("payments", 0, 0))
+
+
+def test_what_is_no_receipt_is_told(reader_of: MakeReader) -> None:
+    for wrong in ("orders", [5]):
+        with pytest.raises(InputError, match=r"after: .* is not a receipt; pass what producer.send"):
+            reader_of().get("a", after=wrong)  # type: ignore[arg-type]
 
 
 def test_a_source_that_a_batch_says_nothing_of_stays_covered(writer_of: MakeWriter, reader_of: MakeReader) -> None:
@@ -101,7 +107,7 @@ def test_keys_of_several_columns(writer_of: MakeWriter, reader_of: MakeReader) -
     assert reader.get(("x", 2)) == rows[1]
     assert reader.get({"day": 1, "card": "x"}) == rows[0]
     assert reader.get(("x", 3)) is None
-    with pytest.raises(InputError, match=r"is \(card, day\), and 1 values were given"):
+    with pytest.raises(InputError, match=r"is \(card, day\), but 1 of it were given"):
         reader.get("x")
     with pytest.raises(InputError, match=r"is \(card, day\), not \(card\)"):
         reader.get({"card": "x"})

@@ -63,7 +63,7 @@ TABLE_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     "key of no name": ({"key": 5}, "key: 5 is neither a name nor a list of names"),
     "key of the record": ({"key": "_key"}, "key '_key' is not a column"),
     "own column": ({"key": "card", "schema": "card STRING, _Deleted BOOLEAN"}, "has a reserved name"),
-    "event time": ({"key": "card", "event_time": "ta"}, "event_time 'ta' is not a column; known here: card, owner"),
+    "event time": ({"key": "card", "event_time": "ta"}, "event_time 'ta' is not a column; known here: at"),
     "lateness alone": ({"key": "card", "lateness": "1 minute"}, "lateness needs an event time"),
     "schema": ({"key": "card", "schema": None}, "needs a schema"),
     "topic": ({"key": "card", "topic": "a b"}, "'a b' cannot be a topic's name"),

@@ -122,7 +122,7 @@ class ViewReader:
             values = key if isinstance(key, tuple) else (key,)
             if len(values) != len(self._key):
                 raise InputError(
-                    f"the key of view {self._view} is ({', '.join(self._key)}), and {len(values)} values were given"
+                    f"the key of view {self._view} is ({', '.join(self._key)}), but {len(values)} of it were given"
                 )
             given = dict(zip(self._key, values, strict=True))
         if set(given) != set(self._key):
@@ -143,7 +143,7 @@ class ViewReader:
         reached = "has no batch yet"
         if coverage is not None:
             offset = coverage.offsets.get(receipt.topic, {}).get(str(receipt.partition), 0)
-            reached = f"covers that partition up to offset {offset}, with batch {coverage.batch}"
+            reached = f"covers the offsets of that partition before {offset}, with batch {coverage.batch}"
         where = f"{receipt.topic}[{receipt.partition}] offset {receipt.offset}"
         return NotCovered(
             f"view {self._view} did not reach {where} within {timeout:g} s: it {reached}",
@@ -153,7 +153,13 @@ class ViewReader:
 
 def _receipts(after: Any) -> list[Receipt]:
     # A receipt may be a named tuple, and so a sequence itself.
-    return [after] if hasattr(after, "topic") else list(after or ())
+    receipts = [after] if hasattr(after, "topic") or isinstance(after, str) else list(after or ())
+    for receipt in receipts:
+        if not hasattr(receipt, "offset"):
+            raise InputError(
+                f"after: {receipt!r} is not a receipt", next_step="pass what producer.send(...).result() returns"
+            )
+    return receipts
 
 
 def _condition(

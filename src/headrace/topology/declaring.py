@@ -116,7 +116,8 @@ class Declaration:
         if name == "_timestamp":
             return
         if name not in schema:
-            self.problem(f"{option} {name!r} is not a column", did_you_mean(name, schema.names))
+            times = [column.name for column in schema if column.type is Primitive.TIMESTAMP]
+            self.problem(f"{option} {name!r} is not a column", did_you_mean(name, times or schema.names))
         elif schema[name].type is not Primitive.TIMESTAMP:
             self.problem(f"{option} {name!r} is {schema[name].type.ddl}", "make it TIMESTAMP in the schema")
 

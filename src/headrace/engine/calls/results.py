@@ -260,7 +260,7 @@ def _check_event(result: Result, per_event: PerEvent, key: Sequence[str], is_vie
     raise InputError(
         f"the row of an event can change or be deleted later, and the key {', '.join(key)} does not identify one "
         "event: the row of another event would be replaced or deleted",
-        next_step=f"say key={proposed!r}{keep}, or other columns that identify an event; "
+        next_step=f"say key={proposed!r}{keep}, or other columns that identify an event, such as an id; "
         f"or say {newest}, so that each row is written once",
     )
 

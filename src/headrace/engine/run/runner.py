@@ -322,8 +322,8 @@ class Runner:
         if misfits:
             resets = " ".join(f"--reset {name}" for name in misfits)
             raise CheckpointError(
-                "\n".join(error.problem for error in misfits.values()),
-                next_step=f"undo the changes, or start over by adding {resets} (the old checkpoints are kept)",
+                "; ".join(error.problem for error in misfits.values()),
+                next_step=f"start over by adding {resets} (the old checkpoints are kept), or undo what was changed",
             )
 
     def _check_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:
