@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
+import pytest
 from benchmarks.measure import Figures
 from benchmarks.report import Section, write
 
@@ -41,3 +43,12 @@ def test_a_section_replaces_only_itself(tmp_path: Path) -> None:
     assert text.count("## ") == 2
     assert text.index("## First") < text.index("## Second again")
     assert text.count("<!-- begin second -->") == 1
+
+
+@pytest.mark.parametrize("file", sorted((Path(__file__).parent.parent / "benchmarks").rglob("*.py")), ids=str)
+def test_every_benchmark_can_be_imported(file: Path) -> None:
+    """They use names of the engine that may move, and run seldom."""
+    if file.name == "__main__.py":
+        return
+    parts = file.relative_to(Path(__file__).parent.parent).with_suffix("").parts
+    importlib.import_module(".".join(part for part in parts if part != "__init__"))

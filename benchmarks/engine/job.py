@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 import headrace as hr
 from headrace.config.run import RunConfig
-from headrace.engine.read.parsing import REJECTED, Shape, parse, rows
+from headrace.engine.read.parsing import IS_REJECTED, Shape, parse, rows
 from headrace.engine.run.runner import Runner
 from headrace.topology import ColumnTime, Schema
 
@@ -165,8 +165,8 @@ def _expensive(rows: DataFrame) -> DataFrame:
 def strictly(raw: DataFrame) -> DataFrame:
     """With the very expressions that Headrace parses with."""
     shape = Shape(Schema.of(SCHEMA), key=("card",), time=ColumnTime("at"))
-    parsed = parse(raw, shape).observe("by hand", F.count_if(REJECTED).alias("rejected"))
-    return parsed.filter(~F.col(REJECTED)).select(*rows(shape))
+    parsed = parse(raw, shape).observe("by hand", F.count_if(IS_REJECTED).alias("rejected"))
+    return parsed.filter(~F.col(IS_REJECTED)).select(*rows(shape))
 
 
 def _plainly(raw: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from benchmarks.nexmark import by_hand
 from benchmarks.nexmark.events import KEYS, PARTITIONS, SCHEMAS, SIDE
 from benchmarks.nexmark.queries import House, Query
 from headrace.config.run import RunConfig
-from headrace.engine.read.parsing import REJECTED, Shape, parse, rows
+from headrace.engine.read.parsing import IS_REJECTED, Shape, parse, rows
 from headrace.engine.run.runner import Runner
 from headrace.topology import ColumnTime, Schema, TableNode
 
@@ -110,7 +110,7 @@ class Setting:
             .load()
         )
         shape = Shape(Schema.of(SCHEMAS[topic]), key=(KEYS[topic],), time=ColumnTime("at"))
-        return parse(raw, shape).filter(~F.col(REJECTED)).select(*rows(shape))
+        return parse(raw, shape).filter(~F.col(IS_REJECTED)).select(*rows(shape))
 
     def _side_input(self) -> DataFrame:
         return self.spark.read.parquet(str(self.folder / f"{SIDE}.parquet"))

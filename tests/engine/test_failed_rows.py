@@ -77,7 +77,7 @@ def test_a_function_that_raises_stops_the_node_and_names_the_line_and_the_record
 
 def forget_last_commit(harness: Harness, *nodes: str) -> None:
     runner = harness._running
-    runner.stop()
+    harness._launched.close()
     for node in nodes:
         checkpoint = runner.checkpoints.of(node)
         (checkpoint.spark / "commits" / str(checkpoint.committed_batch())).unlink()
@@ -211,7 +211,7 @@ def test_what_cannot_be_diverted_is_refused_with_the_reason(spark: SparkSession,
     assert f"{beside}Aggregate), and Spark cannot run part of such a batch again" in told["summed"].message
     assert beside + "TransformWithState" in told["slides"].message
     assert 'on_error="divert": it keeps state (Aggregate)' in told["counted"].message
-    assert "reads rate 'ticks', whose rows have no offsets" in told["ticking"].message
+    assert "reads rate 'ticks', whose rows cannot be read again by offset" in told["ticking"].message
     assert "reads 'orders' in several places" in told["twice"].message
     assert told["once"].next_step == "call the function in a node of its own, without state, or leave on_error out"
 
