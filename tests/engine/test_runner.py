@@ -249,7 +249,7 @@ def test_changed_windows_are_refused_together_and_a_reset_starts_them_over(
     before = len(rows(config.kafka_address, f"{prefix}counted"))
     assert before
     changed = counting("20 seconds")
-    both = r"(?s)'counted' no longer.* tumbling 20 seconds\n.*'summed' no longer.*--reset counted --reset summed"
+    both = r"(?s)'counted' no longer.* tumbling 20 seconds; .*'summed' no longer.*--reset counted --reset summed"
     with pytest.raises(hr.CheckpointError, match=both):
         Runner(changed, config, spark).start()
     one = Runner(changed, config, spark)
