@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -467,3 +468,65 @@ def test_what_was_acknowledged_is_kept_over_a_kill(tmp_path: Path) -> None:
         assert again.start_offset("t") == (1, 2)
         assert again.acquire() == [(1, 1, 2), (4, 4, 2)], "an acquisition at a crash is not counted"
         again.close()
+
+
+# Both kinds of group
+
+
+def test_groups_of_both_kinds_have_one_life_cycle(broker: Server, jobs: str, member: MakeMember) -> None:
+    one = member()
+    kinds = {g.group_id: (g.group_type, g.group_state, g.protocol_type) for g in listed(one)}
+    assert kinds[jobs] == ("share", "Stable", "share")
+    assert jobs not in {g.group_id for g in listed(one, types_filter=["classic"])}
+    assert jobs in {g.group_id for g in listed(one, types_filter=["Share"], states_filter=["stable"])}
+    join = {
+        "group_id": jobs,
+        "session_timeout": 10_000,
+        "rebalance_timeout": 10_000,
+        "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
+    assert one.call("join_group", 9, join).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    (described,) = one.call("describe_groups", 6, {"groups": [jobs]}).groups
+    assert (described.error_code, described.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+    commit = {
+        "group_id": jobs,
+        "generation_id_or_member_epoch": -1,
+        "topics": [{"name": jobs, "partitions": [{"partition_index": 0, "committed_offset": 0}]}],
+    }
+    answer = one.call("offset_commit", 9, commit)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert (
+        one.call("offset_commit", 9, commit | {"group_id": f"{jobs}-classic"}).topics[0].partitions[0].error_code == 0
+    )
+    other = RawMember(broker.address, f"{jobs}-classic")
+    assert other.heartbeat(jobs).error_code == ErrorCode.GROUP_ID_NOT_FOUND, "that name is of a classic group"
+    other.close()
+
+
+def listed(member: RawMember, **filters: list[str]) -> list[SimpleNamespace]:
+    found: list[SimpleNamespace] = member.call(
+        "list_groups", 5, {"states_filter": [], "types_filter": [], **filters}
+    ).groups
+    return found
+
+
+def test_a_group_is_deleted_with_all_that_is_known_of_it(broker: Server, jobs: str, member: MakeMember) -> None:
+    send(broker.address, jobs, ["a", "b"])
+    one = member()
+    assert one.acquire(most=1) == [(0, 0, 1)]
+    assert one.acknowledge((0, 0, [ACCEPT])) == (0, 0)
+
+    def delete() -> int:
+        code: int = one.call("delete_groups", 2, {"groups_names": [jobs]}).results[0].error_code
+        return code
+
+    assert delete() == ErrorCode.NON_EMPTY_GROUP
+    one.heartbeat(epoch=-1)
+    assert delete() == 0
+    assert jobs not in {g.group_id for g in listed(one)}
+    assert one.fetch().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert delete() == ErrorCode.GROUP_ID_NOT_FOUND
+    one.member_epoch = one.epoch = 0
+    one.join(jobs)
+    assert one.acquire() == [(0, 1, 1)], "it begins anew"
