@@ -269,8 +269,9 @@ def test_a_window_does_what_its_model_does() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_window_does_what_its_model_does_for_long() -> None:
-    run(4_000, 80)
+    run(1_500, 80)
 
 
 places = st.tuples(st.uuids(), st.integers(0, 3))
