@@ -72,8 +72,10 @@ def record_reader(feed: Feed, schema: SchemaLike | None) -> Callable[[Record], R
     if feed.is_rejected:
         return lambda record: replace(record, row=_diverted_row(record, reason=REASON_HEADER))
     topic = input_topic(feed)
+    # Of a database's change the whole is given: before, after, and where it comes from.
+    is_change = topic is not None and topic.format is Format.DEBEZIUM
     reader = RowReader(
-        topic.schema if schema is None and topic is not None else schema,
+        topic.schema if schema is None and topic is not None and not is_change else schema,
         topic.format if topic is not None else Format.JSON,
     )
 

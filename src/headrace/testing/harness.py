@@ -143,6 +143,11 @@ class Harness:
             finally:
                 found.close()
         if feed.is_table:
+            if query is None and self._whole.source(feed).format is Format.DEBEZIUM:
+                raise InputError(
+                    f"the rows of {feed} are changes of a database's rows",
+                    next_step="ask for its records(), or for the rows() of a view of it",
+                )
             key = self._whole.source(feed).key if query is None else query.key
             last = {record.key: record.row for record in self.records(feed)}
             return _by_key([row for row in last.values() if row is not None], key)

@@ -125,6 +125,7 @@ class App:
         lateness: DurationLike | None = None,
         ahead: DurationLike | None = "1 hour",
         topic: str | None = None,
+        format: str = "json",
     ) -> TableTopic: ...
 
     @overload
@@ -154,16 +155,18 @@ class App:
         guarantee: str = "exactly-once",
         topic: str | None = None,
         on_error: str = "stop",
+        format: str = "json",
     ) -> TableTopic | TableNode | Callable[[Function], TableNode]:
         """The last row of each key, kept in a changelog topic in which a null value deletes a key.
 
         With a name and a schema, a table that others write. As a decorator, a function whose rows are folded into
         one: the last row of a key wins, and one whose `_deleted` is true deletes it. A row is valid from its event
         time on, or from its record's timestamp where the table has no event time. `on_error="divert"` sends rows on
-        which the function raises to the channel `.failed`.
+        which the function raises to the channel `.failed`. With `format="debezium"` the topic has a table's changes as
+        Debezium writes them, with or without schemas.
         """
         if isinstance(name, str):
-            return self._table_topic(name, schema, key, event_time, lateness, ahead, topic)
+            return self._table_topic(name, schema, key, event_time, lateness, ahead, topic, format)
 
         def declare(function: Function) -> TableNode:
             name = name_of(function, "table")
@@ -198,11 +201,17 @@ class App:
         lateness: DurationLike | None,
         ahead: DurationLike | None,
         topic: str | None,
+        format: str,
     ) -> TableTopic:
         declaration = self._declaration("table", name)
+        format_ = declaration.read("format", Format.of, format, None) or Format.JSON
+        if format_ not in (Format.JSON, Format.DEBEZIUM):
+            declaration.problem(f"format: a table's rows are not of format {format_}", 'write "json" or "debezium"')
+        if schema is None and format_ is Format.DEBEZIUM:
+            declaration.problem("a table needs a schema", 'write it as "id BIGINT, name STRING"')
         # A table has no stragglers of its own: how late its rows may be matters to those who read its changes.
         late = NO_LATENESS if lateness is None and event_time is not None else lateness
-        read = read_source(declaration, schema, Format.JSON, key, event_time, late, ahead, ())
+        read = read_source(declaration, schema, format_, key, event_time, late, ahead, ())
         check_table_columns(declaration, read.schema)
         _check_has_key(declaration, "table", key)
         by_record = read.event_time is not None and read.event_time.column == "_timestamp"
@@ -218,7 +227,7 @@ class App:
                 lateness=read.lateness,
                 ahead=read.ahead,
                 topic_name=self._topic_name(declaration, name, topic),
-                format=Format.JSON,
+                format=format_,
                 record_columns=("_timestamp",) if by_record else (),
             ),
         )

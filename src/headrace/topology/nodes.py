@@ -252,6 +252,11 @@ class Source(Node):
         return (REJECTED,) if self.is_parsed else ()
 
     @property
+    def is_described(self) -> bool:
+        """Whether columns and key are known. Those of a captured table may have to be read from its database."""
+        return True
+
+    @property
     def problems(self) -> Iterator[tuple[str, str]]:
         """What is wrong with its own options, each with what to do."""
         yield from ()

@@ -395,6 +395,11 @@ class _Planner:
                 )
             return Reading(feed, shape, lateness)
         source = self.topology.source(feed)
+        if not source.is_described:
+            raise InputError(
+                f"the columns of {source} are not known: nobody has read them from its database",
+                next_step="give schema= and key= where it is declared",
+            )
         shape = Shape(
             source.schema,
             source.format,
@@ -403,6 +408,7 @@ class _Planner:
             source.ahead,
             source.record_columns,
             source.is_table,
+            source.is_captured,
         )
         return Reading(feed, shape, lateness)
 

@@ -1,12 +1,6 @@
 """Parses records into rows, strictly: an invalid record is rejected with a reason, and does not stop the query.
 
 It uses only Spark expressions, so that no row is sent to Python.
-
-`from_json` alone lets trailing text, empty values, broken UTF-8 and rounded decimals pass. So a value is read as
-the first of two elements of an array inside an object: text after the value then breaks the array, and the
-column for corrupt records, which Spark fills for objects alone, tells of every field that does not fit.
-Decimals are read with six more digits than the schema has, and must be the same without them: what is lost is
-told, and the noise of binary fractions (0.30000000000000004) is not mistaken for it.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,20 +11,20 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from headrace.engine.read.debezium import DELETE, NO_ROW, ROW, TIMES, TRUNCATE, UNAVAILABLE, Envelope, key_columns
+from headrace.engine.read.json_text import CORRUPT, first_row, is_whole, read_json, read_rows, widened
 from headrace.engine.write.encoding import key_read, time_header
-from headrace.errors import InputError
 from headrace.topology import CorrectedTime, Duration, EventTime, Format, ProcessingTime, Schema
-from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Primitive, Struct
+from headrace.topology.datatypes import Array, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.datatypes import Column as Field
 from headrace.topology.names import DELETED, ORDER, VALID_FROM
 from headrace.topology.times import UNITS, looks_like
 
-__all__ = ["IS_REJECTED", "Shape", "nullable", "parse", "reason", "rows"]
+__all__ = ["IS_REJECTED", "Shape", "is_row", "nullable", "parse", "reason", "rows"]
 
-JSON_READ_OPTIONS = {"columnNameOfCorruptRecord": "_corrupt", "allowSingleQuotes": "false"}
-BEFORE, AFTER = '{"rows":[', ",null]}"
 PARSED, IS_REJECTED = "_parsed", "_rejected"
-MORE_DIGITS = 6
+AS_OBJECT = (Format.JSON, Format.DEBEZIUM)
+"""The formats whose values are JSON objects, so that columns may not fit."""
 FIRST_TIME, LAST_TIME = "TIMESTAMP'0001-01-01 00:00:00Z'", "TIMESTAMP'9999-12-31 23:59:59.999999Z'"
 
 CONNECTOR_COLUMNS = {
@@ -56,6 +50,8 @@ class Shape:
     record_columns: tuple[str, ...] = ()
     is_table: bool = False
     """Whether the records are a changelog, in which a null value deletes the key."""
+    is_captured: bool = False
+    """Whether the changes are those that Headrace captures: without schemas, and with deletes before a truncate."""
 
 
 def parse(raw: DataFrame, shape: Shape) -> DataFrame:
@@ -68,20 +64,29 @@ def parser(shape: Shape) -> Callable[[DataFrame], DataFrame]:
     text = F.col("value").cast("string")
     match shape.format:
         case Format.BYTES:
-            parsed, usable = _alone(F.col("value"), shape), F.length("value") > 0
+            stages, usable = [{PARSED: _alone(F.col("value"), shape)}], F.length("value") > 0
         case Format.STRING:
-            parsed, usable = _alone(text, shape), (F.length("value") > 0) & F.is_valid_utf8(text)
-        case Format.DEBEZIUM:
-            raise InputError("topics in Debezium's envelope can be declared, and not read yet")
+            stages, usable = [{PARSED: _alone(text, shape)}], (F.length("value") > 0) & F.is_valid_utf8(text)
         case Format.JSON:
-            parsed, usable = _read_json(text, shape.schema), F.is_valid_utf8(text) & _is_whole(F.col(PARSED))
+            stages, usable = [{PARSED: read_json(text, shape.schema)}], F.is_valid_utf8(text) & is_whole(F.col(PARSED))
+        case Format.DEBEZIUM:
+            stages = _envelope(shape).stages(text)
+            usable = F.is_valid_utf8(text) & is_whole(F.col(PARSED)) & _operation().isin(*ROW)
     for _, broken in _conditions(shape):
         usable &= ~broken
     if shape.is_table:
-        usable = F.when(_is_delete(), _has_key(shape)).otherwise(usable)
-    rejected = ~F.coalesce(usable, F.lit(False))
-    # A projection of its own: Spark computes a costly expression once per projection, not once per use.
-    return lambda raw: raw.withColumn(PARSED, parsed).withColumn(IS_REJECTED, rejected)
+        usable = F.when(_is_delete(shape), _has_key(shape)).otherwise(usable)
+    if shape.format is Format.DEBEZIUM:
+        usable = F.when(_has_no_row(shape), True).otherwise(usable)
+    # Projections of their own: Spark computes a costly expression once per projection, not once per use.
+    stages = [*stages, {IS_REJECTED: ~F.coalesce(usable, F.lit(False))}]
+    return lambda raw: reduce(DataFrame.withColumns, stages, raw)
+
+
+def is_row(shape: Shape) -> Column:
+    """Whether a record is a row, from the result of `parse`: it is not rejected, and tells of one row."""
+    accepted = ~F.col(IS_REJECTED)
+    return accepted & ~_has_no_row(shape) if shape.format is Format.DEBEZIUM else accepted
 
 
 def rows(shape: Shape) -> list[Column]:
@@ -96,7 +101,11 @@ def rows(shape: Shape) -> list[Column]:
     if isinstance(shape.time, ProcessingTime | CorrectedTime):
         columns.append(_of_change(time_of(shape), shape.time.column, shape).alias(shape.time.column))
     if shape.is_table:
-        columns += [_is_delete().alias(DELETED), _valid_from(shape).alias(VALID_FROM), F.col("offset").alias(ORDER)]
+        columns += [
+            _is_delete(shape).alias(DELETED),
+            _valid_from(shape).alias(VALID_FROM),
+            F.col("offset").alias(ORDER),
+        ]
     return columns
 
 
@@ -105,21 +114,44 @@ def reason(shape: Shape) -> Column:
     text = F.col("value").cast("string")
     if shape.is_table:
         columns = ", ".join(shape.schema[name].ddl for name in shape.key)
-        told = F.when(_is_delete(), f"it is a delete, and its key does not match {columns}")
+        told = F.when(_is_delete(shape), f"it is a delete, and its key does not match {columns}")
     else:
         told = F.when(F.col("value").isNull(), "the value is null")
     told = told.when(F.length("value") == 0, "the value is empty")
     if shape.format is not Format.BYTES:
         told = told.when(~F.is_valid_utf8(text), "the value is not UTF-8")
-    if shape.format is Format.JSON:
-        whole = F.coalesce(_is_whole(_wrapped(text, "ARRAY<STRUCT<`\x00` INT>>")), F.lit(False))
+    if shape.format in AS_OBJECT:
+        whole = F.coalesce(is_whole(read_rows(text, "STRUCT<`\x00` INT>")), F.lit(False))
         told = told.when(~whole, "the value is not one JSON object")
+    if shape.format is Format.JSON:
         for field in shape.schema:
-            alone = _read_json(text, Schema((field,))).getField("_corrupt")
+            alone = read_json(text, Schema((field,))).getField(CORRUPT)
             told = told.when(alone.isNotNull(), f"{field.name!r} is not {field.type.ddl}")
+    if shape.format is Format.DEBEZIUM:
+        for why, broken in _broken_envelope(shape, text):
+            told = told.when(broken, why)
     for words, broken in _conditions(shape):
         told = told.when(F.coalesce(broken, F.lit(True)), words)
     return told.otherwise("the value does not fit the schema")
+
+
+def _broken_envelope(shape: Shape, text: Column) -> Iterator[tuple[str, Column]]:
+    envelope, operation = _envelope(shape), F.coalesce(_operation(), F.lit(""))
+    yield "it is a truncate, which tells no keys: rows that it deleted stay in this table", operation == TRUNCATE
+    yield "it is not a change in Debezium's envelope: it has no op of r, c, u or d", ~operation.isin(*ROW, DELETE)
+    texts = envelope.texts(text)
+    yield "it is a change without the row after it", texts.isNull()
+    for field in shape.schema:
+        said = texts.getField(field.name)
+        row = f"STRUCT<after STRUCT<{Field(field.name, widened(field.type)).ddl}>>"
+        alone = read_rows(text, row).getField(CORRUPT).isNotNull() if field.type not in TIMES else F.lit(False)
+        misfit = envelope.is_misfit(field) | alone
+        why = f"{field.name!r} is a large value that did not change, and that the database did not send"
+        yield f"{why}: ALTER TABLE ... REPLICA IDENTITY FULL makes it send all", misfit & (said == UNAVAILABLE)
+        if field.type in (Primitive.TIMESTAMP, Primitive.TIMESTAMP_NTZ):
+            why = f"{field.name!r} is a number without a schema that tells its unit"
+            yield f"{why}: set Debezium's time.precision.mode=isostring", misfit & said.rlike("^-?[0-9]+$")
+        yield f"{field.name!r} is not {field.type.ddl}", misfit
 
 
 def time_of(shape: Shape) -> Column:
@@ -136,20 +168,48 @@ def time_of(shape: Shape) -> Column:
             return _value_of(time.column, shape)
 
 
-def _is_delete() -> Column:
-    return F.col("value").isNull()
+def _envelope(shape: Shape) -> Envelope:
+    return Envelope(shape.schema, shape.key, PARSED, with_schemas=not shape.is_captured)
+
+
+def _operation() -> Column:
+    return F.col(PARSED).getField("op")
+
+
+def _has_no_row(shape: Shape) -> Column:
+    """Whether a change is about no single row. Of a truncate that would be the end of all rows, if no deletes tell."""
+    ignored = NO_ROW if shape.is_captured else tuple(one for one in NO_ROW if one != TRUNCATE)
+    return F.coalesce(F.col(PARSED).getField(CORRUPT).isNull() & _operation().isin(*ignored), F.lit(False))
+
+
+def _is_delete(shape: Shape) -> Column:
+    if shape.format is not Format.DEBEZIUM:
+        return F.col("value").isNull()
+    return F.col("value").isNull() | F.coalesce(_operation() == DELETE, F.lit(False))
 
 
 def _has_key(shape: Shape) -> Column:
-    return reduce(and_, [part.isNotNull() for part in key_read(shape.schema, shape.key).values()])
+    return reduce(and_, [part.isNotNull() for part in _deleted_key(shape).values()])
+
+
+def _deleted_key(shape: Shape) -> dict[str, Column]:
+    """The key's columns of a delete."""
+    if shape.format is not Format.DEBEZIUM:
+        return key_read(shape.schema, shape.key)
+    before = F.col(PARSED).getField("before")
+    of_record = key_columns(shape.schema, shape.key)
+    return {
+        name: F.coalesce(before.getField(name), of_record[name]).try_cast(nullable(shape.schema[name].type).ddl)
+        for name in shape.key
+    }
 
 
 def _of_change(value: Column, name: str, shape: Shape) -> Column:
     """A column of a table's row: a delete has only its key and its time."""
     if shape.is_table and name in shape.key:
-        return F.when(_is_delete(), key_read(shape.schema, shape.key)[name]).otherwise(value)
+        return F.when(_is_delete(shape), _deleted_key(shape)[name]).otherwise(value)
     if shape.is_table and shape.time is not None and name == shape.time.column:
-        return F.when(_is_delete(), _told_time()).otherwise(value)
+        return F.when(_is_delete(shape), _told_time()).otherwise(value)
     return value
 
 
@@ -157,7 +217,7 @@ def _valid_from(shape: Shape) -> Column:
     """The time from which a table's row is valid."""
     if shape.time is None:
         return _told_time()
-    return F.when(_is_delete(), _told_time()).otherwise(time_of(shape))
+    return F.when(_is_delete(shape), _told_time()).otherwise(time_of(shape))
 
 
 def _told_time() -> Column:
@@ -184,10 +244,10 @@ def nullable(type_: DataType) -> DataType:
 
 def _conditions(shape: Shape) -> Iterator[tuple[str | Column, Column]]:
     """The conditions that make a row invalid, each with its reason; a condition that is null counts as true."""
-    if shape.format is Format.JSON:
+    if shape.format in AS_OBJECT:
         for field in shape.schema:
             if field.type is Primitive.TIMESTAMP:
-                yield _why_no_time(field.name), _is_no_time(_value_of(field.name, shape))
+                yield _why_no_time(field.name, shape), _is_no_time(_value_of(field.name, shape))
     for name in shape.key:
         yield f"the key {name!r} is null", _value_of(name, shape).isNull()
     if shape.time is not None and not isinstance(shape.time, ProcessingTime):
@@ -196,7 +256,7 @@ def _conditions(shape: Shape) -> Iterator[tuple[str | Column, Column]]:
         if shape.ahead is not None:
             words = f"the event time {str(shape.time)!r} is more than {shape.ahead} beyond the record's timestamp"
             yield words, F.coalesce(time > F.try_add(F.col("timestamp"), interval(shape.ahead)), F.lit(False))
-    if shape.format is Format.JSON:
+    if shape.format in AS_OBJECT:
         for field in shape.schema:
             yield from _broken_field(field, shape)
 
@@ -206,13 +266,16 @@ def _is_no_time(value: Column) -> Column:
     return F.coalesce((value < F.expr(FIRST_TIME)) | (value > F.expr(LAST_TIME)), F.lit(False))
 
 
-def _why_no_time(name: str) -> Column:
+def _why_no_time(name: str, shape: Shape) -> Column:
+    outside = f"{name!r} is outside the years 1 to 9999"
+    if shape.format is Format.DEBEZIUM:
+        return F.lit(outside)
     as_text = Schema((Field(name, Primitive.STRING),))
-    number = _row(_read_json(F.col("value").cast("string"), as_text)).getField(name)
+    number = first_row(read_json(F.col("value").cast("string"), as_text)).getField(name)
     told = F.when(F.lit(False), "")
     for digits, unit in UNITS.items():
         told = told.when(number.rlike(f"^[0-9]{{{digits}}}$"), looks_like(name, unit))
-    return told.otherwise(f"{name!r} is outside the years 1 to 9999")
+    return told.otherwise(outside)
 
 
 def _broken_field(field: Field, shape: Shape) -> Iterator[tuple[str, Column]]:
@@ -248,7 +311,7 @@ def _would_round(value: Column, type_: DataType) -> Column | None:
     """Whether a decimal inside a value has more digits than its type; None where there is no decimal."""
     match type_:
         case Decimal():
-            if _widened(type_) == type_:
+            if widened(type_) == type_:
                 return None
             return value.isNotNull() & ~F.coalesce(value.try_cast(type_.ddl) == value, F.lit(False))
         case Array(element):
@@ -281,46 +344,9 @@ def _value_of(name: str, shape: Shape) -> Column:
     """A column of the row; a name of the record's own, such as `_offset`, if the row has none of that name."""
     if name in CONNECTOR_COLUMNS and name not in shape.schema:
         return F.col(CONNECTOR_COLUMNS[name])
-    return _row(F.col(PARSED)).getField(name)
-
-
-def _row(parsed: Column) -> Column:
-    # Not getItem, which fails where there is no such element: a record could stop the flow.
-    return F.get(parsed.getField("rows"), F.lit(0))
-
-
-def _is_whole(parsed: Column) -> Column:
-    """Whether all that was read is one object that fits."""
-    return parsed.getField("_corrupt").isNull() & (F.size(parsed.getField("rows")) == 2) & _row(parsed).isNotNull()
+    return first_row(F.col(PARSED)).getField(name)
 
 
 def _alone(value: Column, shape: Shape) -> Column:
     """A value that needs no parsing, in the form of one that does."""
     return F.struct(F.array(F.struct(value.alias(shape.schema.names[0]))).alias("rows"))
-
-
-def _read_json(text: Column, schema: Schema) -> Column:
-    wide = Struct(tuple(Field(field.name, _widened(field.type)) for field in schema))
-    return _wrapped(text, f"ARRAY<{wide.ddl}>")
-
-
-def _wrapped(text: Column, rows_type: str) -> Column:
-    return F.from_json(
-        F.concat(F.lit(BEFORE), text, F.lit(AFTER)), f"rows {rows_type}, _corrupt STRING", JSON_READ_OPTIONS
-    )
-
-
-def _widened(type_: DataType) -> DataType:
-    """The type with more digits after the point of every decimal, and as many before it."""
-    match type_:
-        case Decimal(precision, scale):
-            more = min(MORE_DIGITS, MAX_PRECISION - precision)
-            return Decimal(precision + more, scale + more)
-        case Array(element):
-            return Array(_widened(element))
-        case Map(key, value):
-            return Map(key, _widened(value))
-        case Struct(fields):
-            return Struct(tuple(Field(field.name, _widened(field.type)) for field in fields))
-        case _:
-            return type_

@@ -11,7 +11,7 @@ from headrace.config.run import RunConfig
 from headrace.engine.adapters import source_adapter
 from headrace.engine.column_metadata import marked_key
 from headrace.engine.read.markers import marker_topic, with_markers, without_markers
-from headrace.engine.read.parsing import IS_REJECTED, parse, parser, reason, rows
+from headrace.engine.read.parsing import IS_REJECTED, is_row, parse, parser, reason, rows
 from headrace.engine.read.reading import PLACE_HEADERS, RAW, Failed, Ranges, Reading, SourceOffsets
 from headrace.engine.read.tables import Table
 from headrace.engine.read.topic_source import topic_options
@@ -44,7 +44,7 @@ def read(
         rejects = parse(second, shape).filter(IS_REJECTED).select(*_reject_columns(reading, rejects_to, adapter.place))
     # Spark moves no filter below an observation. Without it, it would, and parse every record twice.
     observed = parsed.observe(reading.metric, F.count_if(IS_REJECTED).alias(REJECTED))
-    marked = _marked(observed.filter(~F.col(IS_REJECTED)).select(*rows(shape)), reading)
+    marked = _marked(observed.filter(is_row(shape)).select(*rows(shape)), reading)
     if shape.is_table:
         watermarked = partial(_watermarked, reading=reading, config=config, query=query)
         return Table(str(feed), marked, shape.key, None if shape.time is None else watermarked), rejects
@@ -108,7 +108,7 @@ class RangeReader:
         raw, feed, shape = self._raw(spark, ranges), self._reading.feed, self._reading.shape
         if feed.is_diverted:
             return raw.select(*_diverted_columns(shape.schema))
-        usable = self._parse(raw).filter(~F.col(IS_REJECTED)).select(*self._columns)
+        usable = self._parse(raw).filter(is_row(shape)).select(*self._columns)
         marked = _marked(usable, self._reading)
         return Table(str(feed), marked, shape.key, None) if shape.is_table else marked
 

@@ -13,6 +13,7 @@ from headrace.topology.names import failed_topic, rejected_topic
 __all__ = ["ensure_inputs", "ensure_outputs", "read_topics", "real_time_slots", "written_topics"]
 
 SEEN_WITHIN = 30.0
+CAPTURED_WITHIN = 60.0
 BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 # The last row of a key must never go: by compaction where there is a compactor, else by keeping all of them.
 COMPACTED = {"cleanup.policy": "compact"}
@@ -29,7 +30,18 @@ def read_topics(topology: Topology, query: QueryNode) -> list[str]:
 
 
 def ensure_inputs(topology: Topology, cluster: Cluster, config: RunConfig) -> None:
-    """Input topics: created on an embedded broker; on any other a missing one is an error."""
+    """Input topics: created on an embedded broker; on any other a missing one is an error.
+
+    Those of captured tables are created by the process that captures them, which may just have been started.
+    """
+    captured = [node.topic_name for node in topology.sources() if node.is_captured]
+    if missing_yet := _missing_after(cluster, captured, CAPTURED_WITHIN):
+        names = ", ".join(map(repr, sorted(missing_yet)))
+        raise TopicNotFound(
+            f"{'the topic of a capture does' if len(missing_yet) == 1 else 'topics of captures do'} not exist at "
+            f"{cluster.address}: {names}",
+            next_step="see in capture's log why it has not begun",
+        )
     wanted = [node for node in topology.sources() if node.is_input]
     known = cluster.partitions(node.topic_name for node in wanted)
     missing = [node for node in wanted if node.topic_name not in known]
@@ -139,9 +151,16 @@ def _create(
 
 def _wait_for(cluster: Cluster, topics: Iterable[str]) -> None:
     """A cluster of several brokers tells of a new topic a little later."""
-    deadline = time.monotonic() + SEEN_WITHIN
+    if missing := _missing_after(cluster, topics, SEEN_WITHIN):
+        raise Unreachable(f"{cluster.address} does not list the topics that were created: {', '.join(missing)}")
+
+
+def _missing_after(cluster: Cluster, topics: Iterable[str], seconds: float) -> set[str]:
+    """The topics that do not exist after so many seconds; none as soon as all exist."""
+    deadline = time.monotonic() + seconds
     wanted = set(topics)
-    while missing := wanted - cluster.partitions(wanted).keys():
+    while wanted and (missing := wanted - cluster.partitions(wanted).keys()):
         if time.monotonic() > deadline:
-            raise Unreachable(f"{cluster.address} does not list the topics that were created: {', '.join(missing)}")
+            return missing
         time.sleep(0.1)
+    return set()
