@@ -432,6 +432,7 @@ def test_a_deleted_topic_is_named_with_all_its_readers(spark: SparkSession, conf
     said = str(runner.failure)
     assert f"topic '{prefix}events' was deleted while the app read it" in said
     assert "restart the app with --reset one --reset two: " in said
+    assert "What the deleted records gave cannot be rebuilt: a view that is reset is emptied" in said
 
 
 def test_a_failure_that_passes_is_followed_by_a_restart(

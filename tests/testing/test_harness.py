@@ -226,3 +226,24 @@ def test_nodes_and_streams_that_cannot_be_meant(headrace_harness: MakeHarness) -
         harness.send(minutes, {**minute(0, 1, "1.00"), "n": "many"})
     with pytest.raises(hr.InputError, match=r"no rows can be sent to payments\.rejected"):
         harness.send(payments.rejected, {"reason": "none"})
+
+
+def test_rows_that_no_started_node_reads_are_refused(headrace_harness: MakeHarness) -> None:
+    app = hr.App("shop")
+    app.topic("orders", "id BIGINT", key="id")
+    app.topic("returns", "id BIGINT", key="id")
+
+    @app.stream(key="id")
+    def kept(orders: Any) -> Any:
+        return orders
+
+    @app.stream(key="id")
+    def returned(returns: Any) -> Any:
+        return returns
+
+    with headrace_harness(app, nodes=[kept]) as harness:
+        harness.send("orders", {"id": 1})
+        with pytest.raises(hr.InputError, match="no node that was started reads 'returns'; add .* to nodes=: returned"):
+            harness.send("returns", {"id": 1})
+        harness.settle()
+        assert harness.rows(kept) == [{"id": 1}]
