@@ -243,7 +243,7 @@ def test_rows_that_no_started_node_reads_are_refused(headrace_harness: MakeHarne
 
     with headrace_harness(app, nodes=[kept]) as harness:
         harness.send("orders", {"id": 1})
-        with pytest.raises(hr.InputError, match="no node that was started reads 'returns'; add .* to nodes=: returned"):
+        with pytest.raises(hr.InputError, match=r"no node that was started reads 'returns'; .* returned$"):
             harness.send("returns", {"id": 1})
         harness.settle()
         assert harness.rows(kept) == [{"id": 1}]
