@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType
 
 from headrace.engine.spark_private.python_functions import noted_errors
 
@@ -23,7 +24,7 @@ def inverse(number: int) -> float:
 
 
 inverse.__module__ = "__main__"
-row_by_row = F.udf(inverse, "double")
+row_by_row = F.udf(inverse, DoubleType())
 LINE = f"tests/engine/test_python_functions.py:{inverse.__code__.co_firstlineno + 1}"
 DIVIDED = "ZeroDivisionError: division by zero"
 

@@ -1,4 +1,4 @@
-"""The coordinator of classic consumer groups: who is a member of what, in which generation, with which share."""
+"""The coordinator of classic consumer groups: members, generations and assignments."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class GroupCoordinator:
         self._expiry: asyncio.Task[None] | None = None
 
     def load(self) -> None:
-        """Take up the groups as they were; to be called on the loop, after the offsets are loaded."""
+        """Load the groups; call it on the event loop, after the offsets are loaded."""
         loop = asyncio.get_running_loop()
         self._rebalancer = Rebalancer(loop, self._store, self._settings, self._clock)
         for record in self._store.load(records.load):
@@ -56,7 +56,7 @@ class GroupCoordinator:
         self._upkeep.set(self._settings.offsets_retention_check_interval_ms)
 
     def close(self) -> None:
-        """Stop. Those who wait are told to look for the coordinator again, and keep their ids for when it is back."""
+        """Stop. Waiting members are answered NOT_COORDINATOR, and keep their ids until the restart."""
         self._closed = True
         self._upkeep.cancel()
         if self._expiry is not None:
@@ -113,7 +113,7 @@ class GroupCoordinator:
         return await answer
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None) -> None:
-        """Keep the member alive; raises ApiError if it is none any more, or has to rejoin."""
+        """Keep the member alive; raises ApiError if it was removed, or has to rejoin."""
         self._check_open(group_id)
         group = self._require(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         member = group.require(member_id, group_instance_id)
@@ -277,7 +277,7 @@ class GroupCoordinator:
         self._expiry = self._rebalancer.loop.create_task(self.expire_offsets())
 
     async def expire_offsets(self) -> None:
-        """Forget offsets whose time is over, and groups that nothing is left of."""
+        """Remove expired offsets, and groups without members and offsets."""
         writes: list[asyncio.Future[None]] = []
         looked_at = 0
         for group in self._all():
@@ -327,7 +327,7 @@ class GroupCoordinator:
                 yield key, offset
 
     def _bury(self, doomed: Sequence[Group], settlements: Sequence[Settlement]) -> asyncio.Future[None]:
-        """Write it all at once. The doomed are dead meanwhile, so that nobody joins or commits."""
+        """Write everything in one transaction. Groups to be removed are dead meanwhile: nobody can join or commit."""
         group_ids = [group.group_id for group in doomed]
 
         def buried(write: asyncio.Future[None]) -> None:
