@@ -146,7 +146,7 @@ def test_a_column_that_the_view_does_not_have_is_told_with_the_one_that_was_mean
     reader = reader_of()
     with pytest.raises(InputError, match=r"has no column 'kk'; did you mean 'k'\?"):
         reader.rows({"v": 1, "kk": "a"})
-    with pytest.raises(InputError, match=r"has no column 'colour'; its columns are k, v$"):
+    with pytest.raises(InputError, match=r"has no column 'colour'; known here: k, v$"):
         reader.rows({"colour": "a"})
     with pytest.raises(TableError, match=r'does not have: column "kk" does not exist; its columns are k, v$'):
         reader.rows("kk = %s", ["a"])

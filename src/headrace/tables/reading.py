@@ -139,11 +139,10 @@ class ViewReader:
             columns = [column.name for column in cursor.description or ()]
         if isinstance(where, Mapping):
             unknown = next(name for name in where if name not in columns)
-            near = did_you_mean(unknown, columns)
-            return InputError(f"view {self._view} has no column {unknown!r}", next_step=near or _listed(columns))
+            return InputError(f"view {self._view} has no column {unknown!r}", next_step=did_you_mean(unknown, columns))
         return TableError(
             f"the condition names what view {self._view} does not have: {error.diag.message_primary}",
-            next_step=_listed(columns),
+            next_step=f"its columns are {', '.join(columns)}",
         )
 
     def _covers(self, coverage: Coverage | None, receipt: Receipt) -> bool:
@@ -166,10 +165,6 @@ class ViewReader:
             f"view {self._view} did not reach {where} within {timeout:g} s: it {reached}",
             next_step="check that its app runs, or allow more time with timeout=",
         )
-
-
-def _listed(columns: Sequence[str]) -> str:
-    return f"its columns are {', '.join(columns)}"
 
 
 def _receipts(after: Any) -> list[Receipt]:
