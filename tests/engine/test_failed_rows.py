@@ -315,19 +315,19 @@ def test_many_rows_are_found_without_a_task_that_fails(
 
     nodes = (one_by_one, in_series, in_frames, in_batches)
     with headrace_harness(app) as harness:
-        harness.send("orders", [order(id, pieces=id % 3) for id in range(30)])
+        harness.send("orders", [order(id, pieces=id % 3) for id in range(12)])
         jobs = spark.sparkContext._jsc.sc().dagScheduler().nextJobId()
         harness.settle()
         for node in nodes:
-            assert [row["id"] for row in harness.rows(node)] == [id for id in range(30) if id % 3]
+            assert [row["id"] for row in harness.rows(node)] == [id for id in range(12) if id % 3]
             failed = harness.rows(node.failed)
-            assert [row["offset"] for row in failed] == list(range(0, 30, 3))
+            assert [row["offset"] for row in failed] == list(range(0, 12, 3))
             assert {row["error"] for row in failed} == {"ZeroDivisionError: integer division or modulo by zero"}
             line = LINE if node is one_by_one else halved.__code__.co_firstlineno + 1
             assert {row["reason"] for row in failed} == {
                 f"the function raised at tests/engine/test_failed_rows.py:{line}"
             }
-            assert harness.progress(node).failed == 10
+            assert harness.progress(node).failed == 4
         tracker = spark.sparkContext.statusTracker()
         ran = range(int(jobs), int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId()))
         ends = [info.status for job in ran if (info := tracker.getJobInfo(job)) is not None]
@@ -343,12 +343,12 @@ def test_the_search_for_failed_rows_is_shown(headrace_harness: Callable[..., Har
         return orders.withColumn("price", price("total", "pieces"))
 
     with headrace_harness(app) as harness:
-        harness.send("orders", [order(id, pieces=id % 4) for id in range(40)])
+        harness.send("orders", [order(id, pieces=id % 4) for id in range(16)])
         seen = set()
         limit = time.monotonic() + 120
-        while harness.progress(priced).failed < 10:
+        while harness.progress(priced).failed < 4:
             assert time.monotonic() < limit
             seen.add(harness.progress(priced).activity)
             time.sleep(0.05)
-        assert any(said and said.startswith("its function raises on some of 40 records: ") for said in seen)
+        assert any(said and said.startswith("its function raises on some of 16 records: ") for said in seen)
         assert harness.progress(priced).activity is None
