@@ -2,13 +2,20 @@
 
 from collections.abc import Callable, Sequence
 
+from headrace.capture import tasks_of
 from headrace.config.run import RunConfig
 from headrace.supervised import Child
 from headrace.topology import Topology
 
 __all__ = ["KINDS", "children_of"]
 
-KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = []
+
+def _captures(topology: Topology, config: RunConfig) -> list[Child]:
+    return [Child(task.name, CAPTURE, task.to_json()) for task in tasks_of(topology, config)]
+
+
+CAPTURE = "headrace.capture.process:main"
+KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = [_captures]
 
 
 def children_of(topology: Topology, config: RunConfig) -> list[Child]:
