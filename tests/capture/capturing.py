@@ -65,6 +65,11 @@ class Capturing:
         self.db.execute(f"CREATE SCHEMA {self.name}")
         self.db.execute(f"SET search_path = {self.name}")
 
+    def reconnect(self) -> None:
+        """After a restart of the server."""
+        self.db = psycopg.connect(self.dsn, autocommit=True)
+        self.db.execute(f"SET search_path = {self.name}")
+
     def sql(self, statement: str, *parameters: Any) -> list[Any]:
         done = self.db.execute(statement, parameters or None)  # type: ignore[arg-type]
         return done.fetchall() if done.description else []
@@ -78,9 +83,7 @@ class Capturing:
 
     @property
     def task(self) -> Task:
-        config = RunConfig(
-            home=self.folder, kafka=self.kafka, topic_settings={"partitions": str(self.partitions)}
-        )
+        config = RunConfig(home=self.folder, kafka=self.kafka, topic_settings={"partitions": str(self.partitions)})
         return Task(
             **{
                 "app": self.name,
@@ -154,6 +157,16 @@ class Capturing:
         """The last row of each key."""
         return fold(self.read(topic))
 
+    def await_snapshots(self) -> None:
+        """Wait until every table was read to its end."""
+
+        def complete() -> bool:
+            self.threads.check()
+            said = " ".join(self.remarks)
+            return all(f"the snapshot of {one.table} is complete" in said for one in self.tables.values())
+
+        until(complete)
+
     def await_events(self, topic: str, count: int) -> list[dict[str, Any]]:
         def enough() -> list[dict[str, Any]] | None:
             self.threads.check()
@@ -179,8 +192,9 @@ class Capturing:
         key = self.tables[name].key or tuple(
             row[0]
             for row in self.sql(
-                "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey) "
-                "WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY array_position(i.indkey::int2[], a.attnum)",
+                "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid "
+                "AND a.attnum = ANY(i.indkey) WHERE i.indrelid = %s::regclass AND i.indisprimary "
+                "ORDER BY array_position(i.indkey::int2[], a.attnum)",
                 f"{self.name}.{name}",
             )
         )
@@ -192,8 +206,9 @@ class Capturing:
         return replace(self.task, **changes)
 
     def close(self) -> None:
-        self.db.execute("SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s AND active", (self.name,))
-        self.db.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", (self.name,))
+        slots = "FROM pg_replication_slots WHERE slot_name = %s"
+        self.db.execute(f"SELECT pg_terminate_backend(active_pid, 5000) {slots} AND active", (self.name,))
+        self.db.execute(f"SELECT pg_drop_replication_slot(slot_name) {slots}", (self.name,))
         self.db.execute(f"DROP PUBLICATION IF EXISTS {self.name}")
         self.db.execute(f"DROP SCHEMA {self.name} CASCADE")
         self.db.close()

@@ -266,8 +266,8 @@ class Changes:
             if (str(writer.task.table), column) not in self._told:
                 self._told.add((str(writer.task.table), column))
                 self._remark(
-                    f"updates of {writer.task.table} do not have the large value of {column!r} if it did not change; to have "
-                    f"it, type: ALTER TABLE {writer.task.table.quoted} REPLICA IDENTITY FULL"
+                    f"updates of {writer.task.table} do not have the large value of {column!r} if it did not change; "
+                    f"to have it, type: ALTER TABLE {writer.task.table.quoted} REPLICA IDENTITY FULL"
                 )
         writer.unavailable.clear()
 
@@ -328,7 +328,7 @@ class Changes:
             after = self._source.of_rows(chunk.task, moment, self.position["lsn"])
             topic, key, row = chunk.task.topic, writer.key, writer.row
             if changed.keys:
-                rows = [one for one in rows if not changed.is_newer(writer.key_of(one), chunk.seen)]
+                rows = [one for one in rows if writer.key_of(one) not in changed.keys]
             self.position["time"] = moment
             self._records += [
                 Record(topic, key(one), f'{{"before":null,"after":{row(one)}{after}', moment) for one in rows

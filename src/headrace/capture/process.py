@@ -1,9 +1,9 @@
 """The process of a capture: one database, from its log and its tables to topics, exactly once.
 
-The position is (LSN of a commit, number of changes within its transaction, state of the snapshots). It is written in the
-Kafka transaction that has the records, so records and position become visible together. The changes that the server
-sends again after a crash are recognised by their position and dropped. The slot is told of a commit only when Kafka has
-all of it.
+The position is (LSN of a commit, number of changes within its transaction, state of the snapshots). It is written in
+the Kafka transaction that has the records, so records and position become visible together. The changes that the server
+sends again after a crash are recognised by their position and dropped. The slot is told of a commit only when Kafka
+has all of it.
 """
 
 import time
@@ -137,9 +137,8 @@ class Process:
                 raise slots.lost_slot(task, entry.position["lsn"])
             return entry
 
-        if slot is not None:
-            if not (task.again and slot.wal_status == "lost"):
-                slots.check_slot(slot, catalog, task)
+        if slot is not None and not (task.again and slot.wal_status == "lost"):
+            slots.check_slot(slot, catalog, task)
         self._writer.open(writer, agree, beginning)
         reached("opened")
         position: dict[str, Any] = dict(self._writer.position)
@@ -161,15 +160,15 @@ class Process:
         if entry.writer == writer and lsn <= now:
             return
         problem = (
-            f"the log of {self._task.shown} ends at {slots.lsn_text(now)}, before {slots.lsn_text(lsn)}, which was captured "
-            "already: it was restored or failed over to an older state"
+            f"the log of {self._task.shown} ends at {slots.lsn_text(now)}, before {slots.lsn_text(lsn)}, which was "
+            "captured already: it was restored or failed over to an older state"
             if entry.writer == writer
-            else f"{self._task.shown} is not the database that was captured into these topics before: it was restored from a "
-            "backup, or the address has changed"
+            else f"{self._task.shown} is not the database that was captured into these topics before: it was restored "
+            "from a backup, or the address has changed"
         )
         raise CaptureError(
             problem,
-            next_step="begin again with a new snapshot, which empties the topics first: headrace capture FILE --snapshot again",
+            next_step=slots.BEGIN_AGAIN,
         )
 
     def _start_snapshots(self) -> None:
@@ -223,8 +222,8 @@ class Process:
         if not self._is_over_limit:
             self._is_over_limit = True
             self._supervisor.remark(
-                f"the slot {self._task.slot!r} keeps {size_text(slot.retained)} of the log of {self._task.shown}, more than "
-                f"the limit of {size_text(limit)}"
+                f"the slot {self._task.slot!r} keeps {size_text(slot.retained)} of the log of {self._task.shown}, more "
+                f"than the limit of {size_text(limit)}"
             )
         if self._task.on_lag_limit == "snapshot":
             self._forget_slot()

@@ -1,4 +1,4 @@
-"""Changes of rows as records in Debezium's envelope: JSON without schema, written by hand because it is the hot path."""
+"""Changes of rows as records in Debezium's envelope: JSON without schema, written by hand as it is the hot path."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -96,7 +96,10 @@ class Source:
     """What the records of a database have in common."""
 
     def __init__(self, name: str, database: str) -> None:
-        self._start = f'"source":{{"version":{quoted(__version__)},"connector":"postgresql","name":{quoted(name)},"db":{quoted(database)}'
+        self._start = (
+            f'"source":{{"version":{quoted(__version__)},"connector":"postgresql",'
+            f'"name":{quoted(name)},"db":{quoted(database)}'
+        )
 
     def of_rows(self, task: TableTask, milliseconds: int, lsn: int, op: str = "r") -> str:
         """What follows the row in a record that no transaction of the database has made: those of a snapshot."""
@@ -157,7 +160,10 @@ class Transaction:
 
     def begin(self, topic: str) -> Record:
         """For the topic of transactions."""
-        value = f'{{"status":"BEGIN","id":"{self.id}","event_count":null,"data_collections":null,"ts_ms":{self._milliseconds}}}'
+        value = (
+            f'{{"status":"BEGIN","id":"{self.id}","event_count":null,"data_collections":null,'
+            f'"ts_ms":{self._milliseconds}}}'
+        )
         return Record(topic, f'{{"id":"{self.id}"}}', value, self.timestamp)
 
     def end(self, topic: str, name_of: Callable[[str], str]) -> Record:

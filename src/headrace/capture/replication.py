@@ -58,7 +58,7 @@ def _ours(error: psycopg2.Error, task: Task) -> CaptureError | PostgresUnavailab
         case psycopg2.errorcodes.UNDEFINED_OBJECT if "publication" in said:
             return CaptureError(
                 f"the log of {task.shown} has changes from before the publication existed: {said}",
-                next_step="begin again with a new snapshot: headrace capture FILE --snapshot again",
+                next_step="empty the topics and take a new snapshot with: headrace capture FILE --snapshot again",
             )
     if "max_wal_senders" in str(error):
         return CaptureError(

@@ -17,6 +17,7 @@ from headrace.tables.connection import explained
 
 __all__ = ["Slot", "SlotStatus", "drop_capture", "lsn_text", "prepare_publication", "slot_status", "writer_name"]
 
+BEGIN_AGAIN = "empty the topics and take a new snapshot with: headrace capture FILE --snapshot again"
 OLDEST_VERSION = 15
 """The first that has conditions in publications."""
 SLOT = """
@@ -168,7 +169,7 @@ def create_slot(catalog: Catalog, task: Task) -> int:
     except psycopg.errors.ConfigurationLimitExceeded as error:
         raise CaptureError(
             f"all replication slots of {task.shown} are in use",
-            next_step="drop one that nobody needs: SELECT pg_drop_replication_slot(slot_name) ... of pg_replication_slots; "
+            next_step="drop one of pg_replication_slots with: SELECT pg_drop_replication_slot('NAME'); "
             "or type: ALTER SYSTEM SET max_replication_slots = 20; then restart the server",
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
@@ -190,17 +191,14 @@ def check_slot(slot: Slot, catalog: Catalog, task: Task) -> None:
     if slot.wal_status == "lost":
         raise CaptureError(
             f"{task.shown} has removed log that the slot {task.slot!r} had not read yet (max_slot_wal_keep_size)",
-            next_step=f"begin again with a new snapshot: headrace capture FILE --snapshot again; {RESTART}",
+            next_step=BEGIN_AGAIN,
         )
-
-
-RESTART = "it drops the slot and empties the topics first"
 
 
 def lost_slot(task: Task, lsn: int) -> CaptureError:
     return CaptureError(
         f"the slot {task.slot!r} of {task.shown} was dropped: changes after {lsn_text(lsn)} are lost",
-        next_step=f"begin again with a new snapshot: headrace capture FILE --snapshot again; {RESTART}",
+        next_step=BEGIN_AGAIN,
     )
 
 

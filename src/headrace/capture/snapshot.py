@@ -6,13 +6,13 @@ For each chunk, in a thread:
    follow the last key.
 2. pg_logical_emit_message() writes a watermark to the database's log.
 
-When the stream reaches the watermark, it has passed every change that the chunk sees. A row of the chunk is out of date
-if a transaction that the chunk does not see has changed the row's key before: then the stream has written a newer one,
-and the row is dropped. The others are written at the watermark, together with the position: a snapshot that was
-interrupted resumes after its last chunk.
+When the stream reaches the watermark, it has passed every change that the chunk sees. Rows whose key has changed in the
+stream since the snapshot began are dropped: the topic has a row that is as new, or newer. The others are written at the
+watermark, together with the position: a snapshot that was interrupted resumes after its last chunk.
 
-Transactions are compared by id and not by a second watermark before the chunk: a transaction becomes visible a moment
-after its commit is in the log, and a chunk that is read in that moment does not have its changes.
+Keys are remembered from the beginning of the snapshot, and not from a second watermark before the chunk: a transaction
+becomes visible a moment after its commit is in the log, and a chunk that is read in that moment lacks its changes.
+Where there are too many, those are forgotten whose transactions a chunk has seen, by the ids of its snapshot.
 """
 
 import uuid
@@ -31,6 +31,7 @@ __all__ = ["WATERMARK", "Changed", "Chunk", "SnapshotReader", "Visibility"]
 
 WATERMARK = "headrace.watermark"
 CHUNK_ROWS = 10_000
+MOST_KEYS = 100_000
 AHEAD = 2
 """How many chunks are read before the first of them is written."""
 IDS = 1 << 32
@@ -63,14 +64,10 @@ class Changed:
     keys: dict[tuple[object, ...], int] = field(default_factory=dict)
     truncated: int | None = None
 
-    def is_newer(self, key: tuple[object, ...], seen: Visibility) -> bool:
-        """Whether the stream had a change of the key that a chunk does not see."""
-        xid = self.keys.get(key)
-        return xid is not None and not seen.sees(xid)
-
     def forget(self, seen: Visibility) -> None:
-        """What a chunk saw, all later chunks see."""
-        self.keys = {key: xid for key, xid in self.keys.items() if not seen.sees(xid)}
+        """Keep the memory small: what a chunk saw, later chunks see, so their rows are not older than the change."""
+        if len(self.keys) > MOST_KEYS:
+            self.keys = {key: xid for key, xid in self.keys.items() if not seen.sees(xid)}
 
 
 @dataclass(slots=True)

@@ -58,6 +58,11 @@ def _number_or_text(text: str) -> str:
     return text if text[-1] <= "9" else f'"{text}"'
 
 
+def _floating(text: str) -> str:
+    # Readers of JSON take -0 for an integer, which has no sign.
+    return "-0.0" if text == "-0" else _number_or_text(text)
+
+
 def _plain(text: str) -> str:
     return f'"{text}"'
 
@@ -88,8 +93,8 @@ PLAIN_KINDS = {
     "int4": Kind(Primitive.INT, _same),
     "int8": Kind(Primitive.BIGINT, _same),
     "oid": Kind(Primitive.BIGINT, _same),
-    "float4": Kind(Primitive.FLOAT, _number_or_text),
-    "float8": Kind(Primitive.DOUBLE, _number_or_text),
+    "float4": Kind(Primitive.FLOAT, _floating),
+    "float8": Kind(Primitive.DOUBLE, _floating),
     "bool": Kind(Primitive.BOOLEAN, _boolean),
     "date": Kind(Primitive.DATE, _plain),
     "timestamp": Kind(Primitive.TIMESTAMP_NTZ, _timestamp),
