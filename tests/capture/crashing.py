@@ -22,7 +22,7 @@ def main(supervisor: Supervisor, told: Mapping[str, Any]) -> None:
 
     def reached(point: str) -> None:
         left = json.loads(plan.read_text())
-        if left and left[0] == point and random.random() < 0.5:
+        if left and left[0] == point and (point == "opened" or random.random() < 0.5):
             part = plan.with_suffix(".part")
             part.write_text(json.dumps(left[1:]))
             part.replace(plan)

@@ -32,7 +32,7 @@ def test_a_snapshot_of_many_chunks_beside_changes(capturing: Capturing) -> None:
         while not any("is complete" in remark for remark in capturing.remarks):
             capturing.threads.check()
             changes += 1
-            capturing.sql("UPDATE orders SET n = n + 1 WHERE b % 997 = %s", changes % 997)
+            capturing.sql("UPDATE orders SET n = n + 1 WHERE b %% 997 = %s", changes % 997)
             capturing.sql("DELETE FROM orders WHERE b = %s", changes * 7)
             capturing.sql("INSERT INTO orders VALUES (md5(%s::text), %s, 1)", -changes, -changes)
             time.sleep(0.02)

@@ -81,13 +81,15 @@ class Process:
 
     def run(self) -> None:
         """Until the process is stopped."""
-        stream, changes = self._stream, self._changes
-        assert stream is not None
+        changes = self._changes
         assert changes is not None
-        read, take = stream.read, changes.take
+        take = changes.take
         self._report()
         with replication_errors(self._task):
             while not self._supervisor.is_stopping:
+                stream = self._stream  # a new one where the slot was dropped
+                assert stream is not None
+                read = stream.read
                 for _ in range(1000):
                     message = read()
                     if message is None:
@@ -102,8 +104,8 @@ class Process:
                 if changes.has_whole_records:
                     changes.write()
                 stream.confirm(changes.confirmed)
-                self._look_after(changes)
-                stream.wait(IDLE_SECONDS if self._reader is None else 0.05)
+                if self._look_after(changes):
+                    stream.wait(IDLE_SECONDS if self._reader is None else 0.05)
 
     def close(self) -> None:
         if self._reader is not None:
@@ -179,8 +181,9 @@ class Process:
         self._reader = SnapshotReader(self._task, left) if left else None
         self._changes.reader = self._reader
 
-    def _look_after(self, changes: Changes) -> None:
-        """What is due: reports, heartbeats, the lag of the slot."""
+    def _look_after(self, changes: Changes) -> bool:
+        """What is due: reports, heartbeats, the lag of the slot. Returns whether the stream is the same afterwards."""
+        stream = self._stream
         failure_of(self._reader)
         if self._reader is not None and not changes.is_in_snapshot:
             self._reader.close()
@@ -194,6 +197,7 @@ class Process:
         if now - self._asked >= LAG_SECONDS:
             self._asked = now
             self._check_lag(changes)
+        return self._stream is stream
 
     def _report(self) -> None:
         changes = self._changes
