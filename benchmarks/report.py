@@ -22,7 +22,8 @@ HEADING = """\
 # Speed, measured
 
 Written by `make bench` (`python -m benchmarks.broker`, `.engine`, `.operators`, `.nexmark`, `.capture`);
-[README.md](README.md) says how each figure is taken. Medians, with the range over the rounds in brackets, beside a peer in the same run.
+[README.md](README.md) says how each figure is taken. Medians, with the range over the rounds in brackets, beside a
+peer in the same run.
 
 "Kafka" is Apache Kafka with its defaults, which acknowledges before anything is on disk; "Kafka, synced" is the same
 broker with `flush.messages=1`. Headrace always syncs before it acknowledges.

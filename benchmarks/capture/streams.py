@@ -42,10 +42,10 @@ def measured(bench: Bench) -> Section:
         "Capture",
         [
             f"A table of five columns. Stream: {changes:,} changes, half inserts and half updates, "
-            f"{ROWS_IN_TRANSACTION:,} rows a transaction, waiting in the slot when the capture starts. Latency: from the "
-            "end of COMMIT to the record in a consumer (read_committed), up to 50 transactions a second. Snapshot: "
-            f"{SNAPSHOT_ROWS:,} rows, while another table of the capture changes 50 times a second. Memory: the largest "
-            "resident set of the process.",
+            f"{ROWS_IN_TRANSACTION:,} rows a transaction, waiting in the slot when the capture starts. "
+            "Latency: from the end of COMMIT to the record in a consumer (read_committed), up to 50 transactions a "
+            f"second. Snapshot: {SNAPSHOT_ROWS:,} rows, while another table of the capture changes 50 times a second. "
+            "Memory: the largest resident set of the process.",
         ],
         peer="",
     )

@@ -107,11 +107,16 @@ def test_a_slot_that_another_process_reads(capturing: Capturing) -> None:
     assert "was captured into these topics before" in failure or "is read by another process" in failure
 
 
-def test_a_slot_of_another_plugin(capturing: Capturing) -> None:
+def test_a_slot_of_another_database(capturing: Capturing) -> None:
     capturing.sql(ORDERS)
-    capturing.sql("SELECT pg_create_logical_replication_slot(%s, 'test_decoding')", capturing.name)
     capturing.table("orders")
-    assert "is one of the plugin test_decoding" in capturing.failure()
+    other = f"{capturing.name}_other"
+    capturing.sql(f"CREATE DATABASE {other}")
+    with psycopg.connect(capturing.dsn, dbname=other, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (capturing.name,))
+        assert f"is one of the plugin pgoutput in the database '{other}'" in capturing.failure()
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (capturing.name,))
+    capturing.sql(f"DROP DATABASE {other}")
 
 
 def test_a_position_ahead_of_the_database(capturing: Capturing) -> None:

@@ -152,12 +152,12 @@ def test_a_database_that_is_killed(broker_address: str, tmp_path: Path) -> None:
         with capturing.running(attempts=1000):
             capturing.await_snapshots()
             for kill in range(3):
-                capturing.sql(
-                    "INSERT INTO orders SELECT generate_series(%s::int, %s::int)", kill * 100 + 1, kill * 100 + 100
-                )
+                first = kill * 100 + 1
+                capturing.sql(f"INSERT INTO orders SELECT generate_series({first}, {first + 99})")
                 process = server.process
                 assert process is not None
                 os.kill(process.pid, signal.SIGKILL)
+                until(lambda: server.process is None)
                 server.start()
                 capturing.reconnect()
                 capturing.await_events(topic, kill * 100 + 100)
