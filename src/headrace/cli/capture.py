@@ -102,8 +102,7 @@ def _run(
     topology: "Topology", config: "RunConfig", mode: str | None, again: list[str] | None, seconds: float | None
 ) -> int:
     from headrace.capture import tasks_of
-    from headrace.services import Services, needs_of, processes_of
-    from headrace.services.children import capture_child
+    from headrace.services import Services, capture_child, needs_of, processes_of
     from headrace.threads import Threads
 
     display = Display()
