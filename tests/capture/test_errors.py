@@ -146,6 +146,10 @@ def test_a_position_ahead_of_the_database(capturing: Capturing) -> None:
     failure = capturing.failure()
     assert "it was restored or failed over to an older state" in failure
     assert "--snapshot again" in failure
+    capturing.threads.failure = None
+    capturing.remarks.clear()
+    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",))):
+        capturing.await_snapshots()
 
 
 def test_a_role_without_permissions(capturing: Capturing) -> None:
