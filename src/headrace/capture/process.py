@@ -125,7 +125,8 @@ class Process:
 
         def agree(entry: Entry | None) -> Entry | None:
             nonlocal slot
-            if entry is None or (task.again and (slot is None or slot.wal_status == "lost" or entry.writer != writer)):
+            is_lost = slot is None or slot.wal_status == "lost"
+            if entry is None or (task.again and (is_lost or entry.writer != writer or entry.position["lsn"] > now)):
                 if entry is not None:
                     slots.drop_slot(catalog, task)
                     slot = None
