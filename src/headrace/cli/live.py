@@ -142,7 +142,7 @@ def tables(nodes: "Sequence[NodeProgress]", processes: "Sequence[ProcessStatus]"
 
     styles = {"failed": "bold red", "restarting": "yellow"}
     lines = [Text(process_line(process), style=styles.get(process.state, "")) for process in processes]
-    return Group(table(nodes), *lines)
+    return Group(*([table(nodes)] if nodes else []), *lines)
 
 
 def process_line(process: "ProcessStatus") -> str:
