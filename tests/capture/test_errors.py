@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,9 +86,15 @@ def test_a_slot_that_was_dropped(capturing: Capturing) -> None:
     assert "headrace capture FILE --snapshot again" in failure
     capturing.threads.failure = None
     capturing.remarks.clear()
-    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",))):
+    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",), request="once")):
         capturing.await_snapshots()
-    assert list(capturing.folded(topic)) == ['{"id": 2}']
+        assert list(capturing.folded(topic)) == ['{"id": 2}']
+        before = capturing.read(topic)
+        assert capturing.status.pid is not None
+        os.kill(capturing.status.pid, signal.SIGKILL)
+        capturing.sql("INSERT INTO orders VALUES (3, 'c', 3)")
+        until(lambda: len(capturing.folded(topic)) == 2)
+    assert len(capturing.read(topic)) == len(before) + 1  # the snapshot was taken once
 
 
 def test_a_slot_that_another_process_reads(capturing: Capturing) -> None:
@@ -148,7 +156,7 @@ def test_a_position_ahead_of_the_database(capturing: Capturing) -> None:
     assert "--snapshot again" in failure
     capturing.threads.failure = None
     capturing.remarks.clear()
-    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",))):
+    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",), request="once")):
         capturing.await_snapshots()
 
 
