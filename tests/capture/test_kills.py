@@ -134,7 +134,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_lost_or_written_twice(capturing: Capturing) -> None:
-    crash_again_and_again(capturing, 1, seed=1)
+    crash_again_and_again(capturing, 3, seed=1)
 
 
 @pytest.mark.long
