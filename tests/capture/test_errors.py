@@ -186,7 +186,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded
     """A server of its own, with few slots."""
     from headrace.tables import server as module
 
-    settings = {**module.SETTINGS, "wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
+    settings = {**module.SETTINGS, "wal_level": "replica", "max_replication_slots": "2", "max_wal_senders": "1"}
     monkeypatch.setattr(module, "SETTINGS", settings)
     one = EmbeddedPostgres(tmp_path / "postgres")
     try:
@@ -210,11 +210,20 @@ def test_servers_that_are_not_set_up_for_it(
     server.start()
     capturing.reconnect()
     capturing.threads.failure = None
-    capturing.sql("SELECT pg_create_logical_replication_slot('other', 'pgoutput')")
+    for other in ("first", "second"):
+        capturing.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", other)
     failure = capturing.failure()
     assert "all replication slots of the database are in use" in failure
     assert "ALTER SYSTEM SET max_replication_slots = 20" in failure
-    capturing.sql("SELECT pg_drop_replication_slot('other')")
-    with psycopg.connect(capturing.dsn) as _:
-        pass
+    capturing.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    capturing.threads.failure = None
+    other_one = Capturing(capturing.dsn, broker_address, tmp_path / "other")
+    other_one.sql(ORDERS)
+    other_one.table("orders")
+    with capturing.running():
+        capturing.await_snapshots()
+        failure = other_one.failure()
+    assert "all replication connections of the database are in use" in failure
+    assert "ALTER SYSTEM SET max_wal_senders = 20" in failure
+    other_one.db.close()
     capturing.db.close()
