@@ -37,6 +37,7 @@ from headrace.topology.nodes import (
     Topic,
     View,
 )
+from headrace.topology.queues import Backoff, OrderBy, Queue, Worker
 from headrace.topology.schema import Schema
 from headrace.topology.sinks import PostgresSink, Sink, TopicSink
 from headrace.topology.times import (
@@ -67,6 +68,7 @@ __all__ = [
     "Aggregate",
     "AggregateKind",
     "App",
+    "Backoff",
     "Channel",
     "ColumnTime",
     "CorrectedTime",
@@ -85,9 +87,11 @@ __all__ = [
     "Late",
     "Latency",
     "Node",
+    "OrderBy",
     "PostgresSink",
     "ProcessingTime",
     "QueryNode",
+    "Queue",
     "Rate",
     "Schema",
     "Since",
@@ -105,6 +109,7 @@ __all__ = [
     "Tumbling",
     "View",
     "Window",
+    "Worker",
     "as_mermaid",
     "as_text",
     "collect",

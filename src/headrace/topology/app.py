@@ -12,6 +12,7 @@ from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.graph import Topology
 from headrace.topology.nodes import Files, Node, Rate, Source, Step, Stream, TableNode, TableTopic, Topic, View
 from headrace.topology.place import place_of_caller
+from headrace.topology.queues import QueueDeclarations
 from headrace.topology.schema import SchemaLike
 from headrace.topology.sinks import PostgresSink, Sink, TopicSink, sink_of
 from headrace.topology.sources import TABLE_COLUMNS, read_source, record_columns_of
@@ -29,7 +30,7 @@ NO_LATENESS = Duration(0)
 SHORTEST_HEARTBEAT = Duration.of("1 second")
 
 
-class App:
+class App(QueueDeclarations):
     """A pipeline: its input topics, and the functions that make streams, tables and views of them."""
 
     view_type: ClassVar[type[View]] = View

@@ -7,6 +7,7 @@ from headrace.topology.choices import Guarantee
 from headrace.topology.duration import Duration
 from headrace.topology.nodes import Feed, FunctionNode, Node, QueryNode, Source, Step
 from headrace.topology.order import is_upstream, topological_order
+from headrace.topology.queues import Queue, Worker
 from headrace.topology.wiring import Inputs, feeds_through_steps
 
 __all__ = ["Topology"]
@@ -40,6 +41,8 @@ class Topology:
         self.order = self._ordered(nodes)
         self.analysed = tuple(node for node in self.order if isinstance(node, QueryNode))
         self.queries = tuple(query for query in self.analysed if runs is None or query in runs)
+        self.workers = tuple(node for node in self.order if isinstance(node, Worker))
+        self.queues = tuple(node for node in self.order if isinstance(node, Queue))
 
     def only(self, queries: Collection[QueryNode], *, upstreams: bool = True) -> "Topology":
         """These nodes and, unless told otherwise, those whose output they need. The topics of the rest are inputs."""
