@@ -65,7 +65,7 @@ def test_they_are_drawn() -> None:
         "shop\n\n"
         "results  topic\n\n"
         "jobs  queue · 1 retry, back-off 5 seconds · dead letters to jobs.dead\n"
-        "└▶ pack  worker · concurrency 2 · timeout 30 seconds · into results\n"
+        "└─▶ pack  worker · concurrency 2 · timeout 30 seconds · into results\n"
     )
     mermaid = as_mermaid(app.topology())
     assert 'node_pack(["pack' in mermaid

@@ -112,6 +112,12 @@ class Producer:
         """Send bytes without checking them against the schema, as a producer of another system might."""
         return self._produce(self._topic(topic).topic_name, value, key, headers, timestamp, partition)
 
+    def send_to(
+        self, topic: str, value: bytes | None, *, key: bytes | str | None = None, headers: Headers | None = None
+    ) -> "Future[Receipt]":
+        """Send bytes to a topic that is not the app's own, by its name."""
+        return self._produce(topic, value, key, headers, None, None)
+
     def flush(self) -> None:
         """Wait until all records are acknowledged. Raises KafkaError if any was not."""
         while self._client.flush(POLL_SECONDS):
