@@ -9,7 +9,6 @@ Of several services of a cluster one is active: the member of a group that has t
 one, until the group is formed. Whoever becomes active fences the one before.
 """
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +106,9 @@ class DelayService:
         """When the end of the topic was read last, on the steady clock."""
         self._trim_at = 0.0
         self._trimmed = 0
+        self.pending = 0
+        """How many messages wait, when it was last looked at."""
+        self.handed_over = 0
         self.active = Event()
         """Set while this service is the one that hands messages over."""
 
@@ -246,6 +248,7 @@ class DelayService:
         if next_offset is None:
             return
         void = self._index.apply(entries, next_offset, self._elapsed.shift)
+        self.pending = sum(self._index.counts().values())
         for entry in entries:
             self._note(entry)
         for id, offset in void:
@@ -305,6 +308,7 @@ class DelayService:
                 for row in rows:
                     self._send(row, contents[row.offset])
             self._handed.update(row.offset for row in rows)
+            self.handed_over += len(rows)
             for row in rows:
                 self._contents.drop(row.offset)
             self._take(self._reader.poll(0))
@@ -382,10 +386,3 @@ class DelayService:
                 self._writer.send_record(*self._planned(stored, stored.plan, row, row.due, now))
         self._handed.update(row.offset for row in rows)
         self._trim_at = 0.0
-
-
-def instance_name(home: Path) -> str:
-    """The same for every start in a home folder."""
-    import hashlib
-
-    return f"{os.uname().nodename}-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]}"

@@ -44,6 +44,8 @@ class App(QueueDeclarations):
         self.name = name
         self.prefix = prefix
         self.place = place_of_caller()
+        self.file = self.place.file
+        """From which another process can load it: where it was declared, or the file that was loaded."""
         self._nodes: list[Node] = []
         self._problems: list[Problem] = []
         declaration = Declaration(f"app {name!r}", self.place, self._problems)

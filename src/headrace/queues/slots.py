@@ -1,0 +1,165 @@
+"""A worker's slots on a share group: each takes one message, processes it, acknowledges it, and takes the next.
+
+confluent-kafka's ShareConsumer is for one thread, refuses to poll before all it gave is acknowledged, and cannot renew
+a lock. So each slot has a consumer of its own. A job that may take longer than the longest lock gets a lease instead: a
+delayed copy of the message, which is cancelled when the job is done.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
+from confluent_kafka import Message as ClientMessage
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from headrace.clients.records import record_of
+from headrace.config.cluster import REQUEST_SECONDS, Cluster
+from headrace.config.kafka_errors import explained
+from headrace.config.run import RunConfig
+from headrace.errors import KafkaError
+from headrace.queues.calling import AsyncCaller, Caller, PlainCaller
+from headrace.queues.jobs import GivenBack, Jobs
+from headrace.threads import Threads
+from headrace.topology import Worker
+
+__all__ = ["ShareSlots", "delivery_limit"]
+
+POLL_SECONDS = 0.5
+SHORTEST_LOCK, LONGEST_LOCK = 15.0, 60.0
+"""What Kafka accepts by default."""
+MARGIN = 5.0
+"""Between the end of a job's time and the end of its lock, to send a retry and acknowledge."""
+MOST_DELIVERIES = 10
+RETRY_SECONDS = 1.0
+SETTINGS: Mapping[str, Any] = {
+    "share.acknowledgement.mode": "explicit",
+    "max.poll.records": 1,
+    "fetch.wait.max.ms": 500,
+}
+
+
+def delivery_limit(retries: int) -> int:
+    """How often the broker delivers a record. The last delivery is for the dead-letter topic, not for the function."""
+    return min(retries + 2, MOST_DELIVERIES)
+
+
+def lock_seconds(timeout: float) -> float:
+    return min(LONGEST_LOCK, max(SHORTEST_LOCK, timeout + MARGIN))
+
+
+class ShareSlots:
+    """The slots of one worker in this process."""
+
+    def __init__(self, worker: Worker, config: RunConfig, jobs: Jobs, threads: Threads) -> None:
+        self._worker = worker
+        self._config = config
+        self._jobs = jobs
+        self._threads = threads
+        self._timeout = worker.timeout.microseconds / 1e6
+        self._lock = lock_seconds(self._timeout)
+        self._limit = delivery_limit(worker.queue.retries)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._running: list[threading.Thread] = []
+
+    def start(self) -> None:
+        self._configure_group()
+        if self._worker.is_async:
+            self._loop = asyncio.new_event_loop()
+            self._threads.start(f"{self._worker.name} loop", self._loop.run_forever)
+        self._running = [
+            self._threads.start(f"{self._worker.name} slot {number}", self._slot)
+            for number in range(self._worker.concurrency)
+        ]
+
+    def join(self) -> None:
+        for thread in self._running:
+            thread.join()
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _configure_group(self) -> None:
+        """The group's lock, its limit of deliveries, and that it starts at the beginning of the queue."""
+        settings = {
+            "share.auto.offset.reset": "earliest",
+            "share.isolation.level": "read_committed",  # delayed messages come in transactions
+            "share.record.lock.duration.ms": str(round(self._lock * 1000)),
+            "share.delivery.count.limit": str(self._limit),
+        }
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
+        ]
+        group = ConfigResource(ResourceType.GROUP, self._worker.group, incremental_configs=entries)
+        cluster = Cluster(self._config)
+        for future in cluster.admin.incremental_alter_configs([group], request_timeout=REQUEST_SECONDS).values():
+            cluster.result(future, f"configure the share group {self._worker.group!r}")
+
+    def _consumer(self) -> ShareConsumer:
+        patience = {"max.poll.interval.ms": round((self._timeout + 300) * 1000)}
+        consumer = ShareConsumer(
+            {**SETTINGS, **patience, **self._config.client_settings(), "group.id": self._worker.group}
+        )
+        consumer.subscribe([self._worker.queue.topic_name, self._worker.retry_topic])
+        return consumer
+
+    def _slot(self) -> None:
+        caller: Caller = PlainCaller(f"headrace {self._worker.name}") if self._loop is None else AsyncCaller(self._loop)
+        while not self._jobs.stopping.is_set():
+            consumer = self._consumer()
+            try:
+                while not self._jobs.stopping.is_set():
+                    self._take(consumer, caller)
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    raise explained(error, f"take messages of {self._worker.queue.name!r}") from error
+                self._jobs.stopping.wait(RETRY_SECONDS)
+            finally:
+                consumer.close()
+
+    def _take(self, consumer: ShareConsumer, caller: Caller) -> None:
+        """Wait for a message, and process it. The next poll sends its acknowledgement."""
+        messages = consumer.poll(POLL_SECONDS)
+        locked_until = time.monotonic() + self._lock - MARGIN / 2
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                if error.fatal():
+                    raise KafkaException(error)
+                continue
+            # On Apache Kafka a batch is locked as a whole: those behind a slow one go to others.
+            is_late = time.monotonic() + min(self._timeout, LONGEST_LOCK - MARGIN) > locked_until
+            if self._jobs.stopping.is_set() or (is_late and message is not messages[0]):
+                consumer.acknowledge(message, AcknowledgeType.RELEASE)
+            elif self._timeout + MARGIN > LONGEST_LOCK:
+                self._process_leased(consumer, message, caller)
+            else:
+                consumer.acknowledge(message, self._process(message, caller))
+
+    def _process(self, message: ClientMessage, caller: Caller) -> AcknowledgeType:
+        try:
+            self._jobs.process(record_of(message), self._deliveries(message), caller)
+        except (GivenBack, KafkaError, TimeoutError):
+            return AcknowledgeType.RELEASE  # stopped, or its outcome could not be written: it is delivered again
+        return AcknowledgeType.ACCEPT
+
+    def _process_leased(self, consumer: ShareConsumer, message: ClientMessage, caller: Caller) -> None:
+        record, deliveries = record_of(message), self._deliveries(message)
+        self._jobs.lease(record, deliveries, self._timeout + MARGIN)
+        consumer.acknowledge(message, AcknowledgeType.ACCEPT)
+        consumer.commit_sync()
+        try:
+            ended = self._jobs.process(record, deliveries, caller)
+        except GivenBack:
+            self._jobs.give_back(record, deliveries)
+        except (KafkaError, TimeoutError):
+            pass  # its outcome could not be written: the lease brings it again
+        else:
+            if ended:
+                self._jobs.end_lease(record)
+
+    def _deliveries(self, message: ClientMessage) -> int:
+        """How often the record was delivered; on the last time it may be, it counts as tried too often."""
+        count = message.delivery_count() or 1
+        return count if count < self._limit else max(count, self._worker.queue.retries + 2)
