@@ -488,7 +488,9 @@ class App(QueueDeclarations):
     def _connected(self) -> tuple[Topology | None, tuple[Problem, ...]]:
         inputs, found = connect(self.nodes)
         problems = tuple(sorted((*self._problems, *found), key=lambda problem: (problem.file, problem.line)))
-        return (None if problems else Topology(self.name, self.nodes, inputs, self.prefix, state=self.state)), problems
+        if problems:
+            return None, problems
+        return Topology(self.name, self.nodes, inputs, self.prefix, state=self.state, file=self.file), problems
 
     def _declaration(self, kind: str, name: str) -> Declaration:
         declaration = Declaration(f"{kind} {name!r}", place_of_caller(), self._problems)

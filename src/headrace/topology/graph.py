@@ -27,8 +27,13 @@ class Topology:
         prefix: str = "",
         runs: Collection[Node] | None = None,
         state: StateStore = StateStore.ROCKSDB,
+        file: str = "",
     ) -> None:
-        """`runs` are the nodes that are run, all if it is None; the others are only analysed."""
+        """`runs` are the nodes that are run, all if it is None; the others are only analysed.
+
+        `file` is the one from which another process can load the app.
+        """
+        self.file = file
         self.app_name = app_name
         self.prefix = prefix
         self.state = state
@@ -60,7 +65,7 @@ class Topology:
                         left += filter(None, [self.reject_writer(feed.node)])
         runs = [node for node in needed if isinstance(node, QueryNode)] if upstreams else queries
         kept = [node for node in self.nodes.values() if node in needed]
-        return Topology(self.app_name, kept, self._inputs, self.prefix, runs, self.state)
+        return Topology(self.app_name, kept, self._inputs, self.prefix, runs, self.state, self.file)
 
     def replaced(self, others: Mapping[Node, Node]) -> "Topology":
         """The same graph with other nodes in the place of some, such as captures whose columns are now known."""
@@ -76,7 +81,7 @@ class Topology:
             for node, feeds in self._inputs.items()
         }
         nodes = [others.get(node, node) for node in self.nodes.values()]
-        return Topology(self.app_name, nodes, inputs, self.prefix, self.queries, self.state)
+        return Topology(self.app_name, nodes, inputs, self.prefix, self.queries, self.state, self.file)
 
     def inputs(self, node: Node) -> Mapping[str, Feed]:
         """What each parameter of a node's function stands for; steps among them."""
