@@ -63,7 +63,7 @@ async def _alter(
         _refuse_broker_settings(kept)
     elif resource.resource_type == GROUP:
         check_group_name(resource.resource_name)
-        await broker.group_configs.alter(resource.resource_name, change, validate_only)
+        await broker.groups.configs.alter(resource.resource_name, change, validate_only)
     else:
         raise unserved_resource(resource.resource_type)
 

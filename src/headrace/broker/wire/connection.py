@@ -359,7 +359,7 @@ class Connection:
         self._answers.clear()
         self._rest = b""
         self._socket.close()
-        self.broker.share.connection_closed(self.number)
+        self.broker.groups.share.connection_closed(self.number)
         self.listener.forget(self)
 
 

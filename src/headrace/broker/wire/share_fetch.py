@@ -47,8 +47,8 @@ class Found:
 class ShareFetch:
     def __init__(self, connection: "Connection", header: RequestHeader, request: SimpleNamespace) -> None:
         self._connection = connection
-        self._share = connection.broker.share
-        self._configs = connection.broker.group_configs
+        self._share = connection.broker.groups.share
+        self._configs = connection.broker.groups.configs
         self._header = header
         self._request = request
         self._answer = connection.promise()

@@ -37,6 +37,6 @@ def highest_type(broker: "Broker", group_id: str, request: SimpleNamespace, vers
     """The highest type of acknowledgement that the request may carry: renewing is asked for outright."""
     if version < 2 or not request.is_renew_ack:
         return REJECT
-    if not broker.group_configs.of(group_id).share_renew_acknowledge_enable:
+    if not broker.groups.configs.of(group_id).share_renew_acknowledge_enable:
         raise ApiError(ErrorCode.INVALID_REQUEST, "share.renew.acknowledge.enable is false for this group")
     return RENEW

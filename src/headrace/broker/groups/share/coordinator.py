@@ -14,6 +14,7 @@ from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.group_settings import BY_DURATION, EARLIEST, LATEST, GroupConfig, duration_ms
 from headrace.broker.groups.configs import GroupConfigs
 from headrace.broker.groups.offsets import Settlement
+from headrace.broker.groups.registry import Group, Kind, Registry
 from headrace.broker.groups.share import records
 from headrace.broker.groups.share.assignor import Place
 from headrace.broker.groups.share.group import ShareGroup, ShareMember
@@ -56,30 +57,31 @@ class HeartbeatAnswer:
     """None: what it was told before."""
 
 
-class ShareCoordinator:
+class ShareGroups(Kind):
     def __init__(
         self,
+        registry: Registry,
         store: Store,
         settings: BrokerSettings,
         clock: Clock,
         topics: "Topics",
         configs: GroupConfigs,
     ) -> None:
+        self._registry = registry
         self._store = store
         self._settings = settings
         self._clock = clock
         self._topics = topics
         self._configs = configs
-        self._groups: dict[str, ShareGroup] = {}
-        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._writer = Writer(store)
         self.sessions = Sessions(settings.group_share_max_share_sessions)
 
-    def load(self) -> None:
-        """Take up the groups as they were; to be called after the topics are loaded."""
+    def load(self) -> list[ShareGroup]:
+        """To be called after the topics are loaded."""
+        groups: dict[str, ShareGroup] = {}
         for record in self._store.load(records.load_groups):
-            group = self._groups[record.group_id] = ShareGroup(record.group_id)
+            group = groups[record.group_id] = ShareGroup(record.group_id)
             group.epoch = record.epoch
             for known in record.members:
                 member = self._new_member(
@@ -92,13 +94,23 @@ class ShareCoordinator:
         for row in self._store.load(records.load_partitions):
             topic = self._topics.by_id(row.topic_id)
             if topic is not None and row.partition < len(topic.partitions):
-                group = self._groups.setdefault(row.group_id, ShareGroup(row.group_id))
-                self._open(group, topic.partitions[row.partition], row.stored, row.state_epoch)
+                self._open(groups[row.group_id], topic.partitions[row.partition], row.stored, row.state_epoch)
+        return list(groups.values())
 
     def close(self) -> None:
-        self._closed = True
-        for group in self._groups.values():
-            group.cancel_timers()
+        """Nobody waits here: long polls are answered by their connections."""
+
+    def expire(self, group: Group) -> None:
+        """Nothing does, as in Kafka: the group may be worked on again, and must know what is done."""
+
+    def forget(self, group: Group) -> Settlement:
+        assert isinstance(group, ShareGroup)
+
+        def apply() -> None:
+            for key in self.sessions.of_group(group.group_id):
+                self.sessions.end(key)
+
+        return Settlement(partial(records.delete_group, group_id=group.group_id), apply)
 
     # Members
 
@@ -106,14 +118,14 @@ class ShareCoordinator:
         self._check_open(request)
         if request.epoch == LEAVING:
             return await self._leave(request)
-        group = self._groups.get(request.group_id)
+        group = self._find(request.group_id)
         if group is None:
             if request.epoch != JOINING:
                 # Not GROUP_ID_NOT_FOUND: clients take that for fatal, and this makes them join again.
                 raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
             group = ShareGroup(request.group_id)
         member, changed = self._member(group, request)
-        self._groups[group.group_id] = group
+        self._registry.put(group)
         config = self._config(group)
         member.session.set(config.share_session_timeout_ms)
         if self._refresh(group, changed=changed):
@@ -129,7 +141,7 @@ class ShareCoordinator:
         )
 
     def _check_open(self, request: HeartbeatRequest) -> None:
-        if self._closed:
+        if self._registry.closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "GroupId can't be empty.")
@@ -176,9 +188,7 @@ class ShareCoordinator:
         return member
 
     async def _leave(self, request: HeartbeatRequest) -> HeartbeatAnswer:
-        group = self._groups.get(request.group_id)
-        if group is None:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        group = self.group(request.group_id)
         member = group.require(request.member_id)
         await self._remove(group, member)
         return HeartbeatAnswer(member_id=member.member_id, epoch=LEAVING, interval_ms=0)
@@ -281,7 +291,7 @@ class ShareCoordinator:
         topic_id = UUID(int=0) if topic is None else topic.id
 
         def apply() -> None:
-            for group in self._groups.values():
+            for group in self._registry.of_kind(ShareGroup):
                 for place in [place for place in group.partitions if place[0] == topic_id]:
                     group.partitions.pop(place).close()
 
@@ -290,9 +300,15 @@ class ShareCoordinator:
     # Records
 
     def group(self, group_id: str) -> ShareGroup:
-        group = self._groups.get(group_id)
-        if group is None or group.dead:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
+        group = self._find(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    def _find(self, group_id: str) -> ShareGroup | None:
+        group = self._registry.find(group_id, ShareGroup)
+        if group is not None and group.is_dead:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return group
 
     def unstarted(self, group: ShareGroup, places: Iterable[Place]) -> list[Place]:
@@ -337,9 +353,8 @@ class ShareCoordinator:
     def connection_closed(self, connection: int) -> None:
         """A member that is gone with its connection gives back all it holds."""
         for group_id, member_id in self.sessions.connection_closed(connection):
-            group = self._groups.get(group_id)
-            if group is not None and not self._closed:
-                self.release(group, member_id)
+            if not self._registry.closed:
+                self.release(self.group(group_id), member_id)
 
 
 @dataclass(slots=True)

@@ -3,19 +3,13 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from headrace.broker.errors import ApiError, ErrorCode
+from headrace.broker.groups.registry import Group
 from headrace.broker.groups.share.assignor import Assignment, Place, assign
 from headrace.broker.groups.share.partition import SharePartition
 from headrace.broker.groups.share.records import GroupRecord, MemberRecord
 from headrace.broker.groups.timers import Timer
-
-
-class ShareGroupState(Enum):
-    EMPTY = "Empty"
-    STABLE = "Stable"
-    DEAD = "Dead"
 
 
 @dataclass(slots=True, eq=False)
@@ -40,11 +34,13 @@ class ShareMember:
             self.previous_epoch, self.epoch = self.epoch, epoch
 
 
-class ShareGroup:
+class ShareGroup(Group):
+    kind = "share"
+
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self.epoch = 0
-        self.dead = False
+        self._dead = False
         self.members: dict[str, ShareMember] = {}
         self.partitions: dict[Place, SharePartition] = {}
         self.topics_version = -1
@@ -52,11 +48,33 @@ class ShareGroup:
         self.starting = asyncio.Lock()
         """Held while start offsets are looked for."""
 
+    # Life
+
     @property
-    def state(self) -> ShareGroupState:
-        if self.dead:
-            return ShareGroupState.DEAD
-        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+    def protocol(self) -> str:
+        return "share"
+
+    @property
+    def state_name(self) -> str:
+        if self._dead:
+            return "Dead"
+        return "Empty" if self.is_empty else "Stable"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def is_dead(self) -> bool:
+        return self._dead
+
+    def die(self) -> None:
+        self._dead = True
+
+    def revive(self) -> None:
+        self._dead = False
+
+    # Members
 
     def require(self, member_id: str) -> ShareMember:
         member = self.members.get(member_id)

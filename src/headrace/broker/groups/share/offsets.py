@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.share import records
-from headrace.broker.groups.share.coordinator import ShareCoordinator
+from headrace.broker.groups.share.coordinator import ShareGroups
 from headrace.broker.groups.share.group import ShareGroup
 from headrace.broker.groups.share.window import Stored
 from headrace.broker.storage.partition import Partition
@@ -39,7 +39,7 @@ def describe(group: ShareGroup, topic: "Topic | None", partitions: Sequence[int]
     return found
 
 
-async def alter(share: ShareCoordinator, group_id: str, wanted: Mapping[Partition, int]) -> dict[Partition, ErrorCode]:
+async def alter(share: ShareGroups, group_id: str, wanted: Mapping[Partition, int]) -> dict[Partition, ErrorCode]:
     """Let an empty group go on from other offsets. What was known of the records is forgotten; late acknowledgements
     of those who had them fail, for the windows are new ones."""
     group = _empty_group(share, group_id)
@@ -60,7 +60,7 @@ async def alter(share: ShareCoordinator, group_id: str, wanted: Mapping[Partitio
     return codes
 
 
-async def delete(share: ShareCoordinator, group_id: str, topics: "Sequence[Topic]") -> None:
+async def delete(share: ShareGroups, group_id: str, topics: "Sequence[Topic]") -> None:
     """Let an empty group forget topics: it begins with them anew when a member subscribes to them again."""
     group = _empty_group(share, group_id)
     topic_ids = [topic.id for topic in topics]
@@ -75,7 +75,7 @@ async def delete(share: ShareCoordinator, group_id: str, topics: "Sequence[Topic
         await asyncio.shield(share.write(write))
 
 
-def _empty_group(share: ShareCoordinator, group_id: str) -> ShareGroup:
+def _empty_group(share: ShareGroups, group_id: str) -> ShareGroup:
     group = share.group(group_id)
     if group.members:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP)

@@ -23,7 +23,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
             if log is not None:
                 wanted[log] = asked.start_offset
     try:
-        codes = await alter(broker.share, request.group_id, wanted)
+        codes = await alter(broker.groups.share, request.group_id, wanted)
     except ApiError as error:
         return failure(error)
 

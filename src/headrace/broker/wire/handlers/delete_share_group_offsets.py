@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     found = {topic.topic_name: broker.topics.get(topic.topic_name) for topic in request.topics}
     try:
-        await delete(broker.share, request.group_id, [topic for topic in found.values() if topic is not None])
+        await delete(broker.groups.share, request.group_id, [topic for topic in found.values() if topic is not None])
     except ApiError as error:
         return failure(error)
     return {

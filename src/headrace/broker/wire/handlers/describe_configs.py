@@ -45,7 +45,7 @@ def _entries(broker: "Broker", resource: SimpleNamespace) -> Iterable[ConfigEntr
         return broker_entries(broker.settings) if resource.resource_name else ()
     if resource.resource_type == GROUP:
         check_group_name(resource.resource_name)
-        return group_entries(broker.settings, broker.group_configs.overrides(resource.resource_name))
+        return group_entries(broker.settings, broker.groups.configs.overrides(resource.resource_name))
     raise unserved_resource(resource.resource_type)
 
 

@@ -19,7 +19,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
 
 
 def _group(broker: "Broker", group_id: str, operations: int, version: int) -> dict[str, Any]:
-    group = broker.groups.describe(group_id)
+    group = broker.groups.classic.describe(group_id)
     if not group.found and version >= _NOT_FOUND_FROM:
         return {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,

@@ -21,7 +21,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
 def _group(broker: "Broker", asked: SimpleNamespace) -> dict[str, Any]:
     answer: dict[str, Any] = {"group_id": asked.group_id}
     try:
-        group = broker.share.group(asked.group_id)
+        group = broker.groups.share.group(asked.group_id)
     except ApiError as error:
         return answer | failure(error)
     wanted: list[tuple[str, Topic | None, list[int]]] = []

@@ -22,7 +22,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
     names = {
         TOPIC: [topic.name for topic in broker.topics.all()],
         BROKER: [str(broker.node_id)],
-        GROUP: sorted(broker.group_configs.group_ids()),
+        GROUP: sorted(broker.groups.configs.group_ids()),
     }
     return {
         "config_resources": [

@@ -18,7 +18,7 @@ _NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
 
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
-    share, epoch = broker.share, request.share_session_epoch
+    share, epoch = broker.groups.share, request.share_session_epoch
     try:
         key = group_id, member_id = session_key(request)
         group = share.group(group_id)
@@ -37,7 +37,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
     if released:
         await asyncio.wait(released)
     return {
-        "acquisition_lock_timeout": broker.group_configs.of(group_id).share_record_lock_duration_ms,
+        "acquisition_lock_timeout": broker.groups.configs.of(group_id).share_record_lock_duration_ms,
         "responses": _responses(codes),
     }
 

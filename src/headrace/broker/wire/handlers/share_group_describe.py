@@ -21,12 +21,12 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
 
 def _group(broker: "Broker", group_id: str, operations: int) -> dict[str, Any]:
     try:
-        group = broker.share.group(group_id)
+        group = broker.groups.share.group(group_id)
     except ApiError as error:
         return {"group_id": group_id, "group_state": "Dead", "assignor_name": "", **failure(error)}
     return {
         "group_id": group_id,
-        "group_state": group.state.value,
+        "group_state": group.state_name,
         "group_epoch": group.epoch,
         "assignment_epoch": group.epoch,
         "assignor_name": "simple",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     names = request.subscribed_topic_names
     try:
-        answer = await broker.share.heartbeat(
+        answer = await broker.groups.share.heartbeat(
             HeartbeatRequest(
                 group_id=request.group_id,
                 member_id=request.member_id,
