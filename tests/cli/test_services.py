@@ -26,7 +26,7 @@ def test_up_status_and_down(headrace_alone: Headrace) -> None:
         assert "up " in headrace_alone.ok("status")
         assert ".headrace" in headrace_alone.ok("status")
     finally:
-        assert headrace_alone.ok("down") == "stopped broker and postgres\n"
+        assert headrace_alone.ok("down") == "stopped broker, postgres, delays\n"
     assert [one["pid"] for one in json.loads(headrace_alone.ok("status", "--json"))] == [None, None]
     assert headrace_alone.ok("down") == "nothing was running\n"
 

@@ -8,7 +8,16 @@ from headrace.topology import Topology
 
 __all__ = ["KINDS", "children_of"]
 
-KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = []
+
+def queues(topology: Topology, config: RunConfig) -> Sequence[Child]:
+    if not topology.queues:
+        return []
+    from headrace.queues import children  # it takes a while, and most apps have no queues
+
+    return children(topology, config)
+
+
+KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = [queues]
 
 
 def children_of(topology: Topology, config: RunConfig) -> list[Child]:
