@@ -45,6 +45,10 @@ class GivenBack(Exception):
     """The worker was stopped before the job was done."""
 
 
+class TookTooLong(Exception):
+    """The job's time was up."""
+
+
 @dataclass
 class Figures:
     """What a worker did since it started. `lock` guards them."""
@@ -125,16 +129,16 @@ class Jobs:
                 self._send_result(result, message)
         except GivenBack:
             raise
-        except TimeoutError as error:
-            reason = f"it took longer than {self.worker.timeout}" if not call.done() else _last_line(error)
-            return self._fail(record, message, reason, _last_line(error), in_place)
+        except TookTooLong:
+            reason = f"it took longer than {self.worker.timeout}"
+            return self._fail(record, message, reason, reason, in_place)
         except BaseException as error:
             return self._fail(record, message, _reason(error), _last_line(error), in_place)
         self.figures.add("done")
         return True
 
     def _result(self, call: "Future[Any]", caller: Caller) -> Any:
-        """What the function returns. Ends with TimeoutError when the time is up, with GivenBack when stopped."""
+        """What the function returns. Ends with TookTooLong when the time is up, with GivenBack when stopped."""
         deadline = time.monotonic() + self._seconds
         while True:
             left = deadline - time.monotonic()
@@ -145,7 +149,7 @@ class Jobs:
                     raise  # the function's own
                 if left <= 0:
                     caller.give_up(call)
-                    raise
+                    raise TookTooLong from None
                 if self.give_up_at is not None and time.monotonic() > self.give_up_at:
                     caller.give_up(call)
                     raise GivenBack from None
