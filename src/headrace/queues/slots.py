@@ -8,7 +8,8 @@ delayed copy of the message, which is cancelled when the job is done.
 import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
@@ -50,6 +51,32 @@ def lock_seconds(timeout: float) -> float:
     return min(LONGEST_LOCK, max(SHORTEST_LOCK, timeout + MARGIN))
 
 
+class Isolation:
+    """Lets a job run alone in its process, so that the others are not hit if it kills the process once more."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running = 0
+        self._is_alone = False
+
+    @contextmanager
+    def entered(self, alone: bool) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_alone)
+            if alone:
+                self._is_alone = True
+                self._changed.wait_for(lambda: self._running == 0)
+            self._running += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running -= 1
+                if alone:
+                    self._is_alone = False
+                self._changed.notify_all()
+
+
 class ShareSlots:
     """The slots of one worker in this process."""
 
@@ -61,6 +88,7 @@ class ShareSlots:
         self._timeout = worker.timeout.microseconds / 1e6
         self._lock = lock_seconds(self._timeout)
         self._limit = delivery_limit(worker.queue.retries)
+        self._isolation = Isolation()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: list[threading.Thread] = []
 
@@ -132,10 +160,12 @@ class ShareSlots:
             is_late = time.monotonic() + min(self._timeout, LONGEST_LOCK - MARGIN) > locked_until
             if self._jobs.stopping.is_set() or (is_late and message is not messages[0]):
                 consumer.acknowledge(message, AcknowledgeType.RELEASE)
-            elif self._timeout + MARGIN > LONGEST_LOCK:
-                self._process_leased(consumer, message, caller)
             else:
-                consumer.acknowledge(message, self._process(message, caller))
+                with self._isolation.entered(self._is_suspect(message)):
+                    if self._timeout + MARGIN > LONGEST_LOCK:
+                        self._process_leased(consumer, message, caller)
+                    else:
+                        consumer.acknowledge(message, self._process(message, caller))
 
     def _process(self, message: ClientMessage, caller: Caller) -> AcknowledgeType:
         try:
@@ -158,6 +188,10 @@ class ShareSlots:
         else:
             if ended:
                 self._jobs.end_lease(record)
+
+    def _is_suspect(self, message: ClientMessage) -> bool:
+        """Whether its workers died so often that the next death would end it: it, or one that ran beside it."""
+        return 1 < (message.delivery_count() or 1) == self._limit - 1
 
     def _deliveries(self, message: ClientMessage) -> int:
         """How often the record was delivered; on the last time it may be, it counts as tried too often."""
