@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from headrace import Error, TopologyError, __version__
-from headrace.cli import broker, check, consume, delays, doctor, graph, groups, produce, queues, services, topics, work
+from headrace.cli import (
+    broker,
+    capture,
+    check,
+    consume,
+    delays,
+    doctor,
+    graph,
+    groups,
+    produce,
+    queues,
+    services,
+    topics,
+    work,
+)
 from headrace.cli import run as run_app
 
 INTERRUPTED = 130
@@ -28,6 +42,7 @@ app.command("graph")(graph.run)
 app.command("up")(services.up)
 app.command("down")(services.down)
 app.command("status")(services.status)
+app.command("capture")(capture.run)
 app.command("broker")(broker.run)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.run)

@@ -18,6 +18,7 @@ __all__ = ["RecordProducer", "TransactionalProducer"]
 
 ABORT_LIMIT = 10.0
 FULL_PAUSE = 0.01
+ANY_PARTITION = -1  # the partitioner chooses
 SETTINGS: dict[str, Any] = {
     "partitioner": "murmur2_random",  # Java's: a key is in the partition where every other client puts it
     "enable.idempotence": True,
@@ -52,11 +53,14 @@ class RecordProducer:
     def send_record(
         self,
         topic: str,
-        key: bytes | None,
-        value: bytes | None,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        timestamp: int = 0,
+        partition: int = ANY_PARTITION,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> None:
-        self._produce(topic, value, key, headers, 0)
+        """Text is sent as UTF-8. The timestamp is in milliseconds; 0 is the producer's own clock."""
+        self._produce(topic, value, key, headers, timestamp, partition)
 
     def flush(self) -> None:
         """Wait until every record was acknowledged."""
@@ -72,22 +76,24 @@ class RecordProducer:
         # Its own close() waits for ever for a broker that is unavailable; dropping the reference does not.
         del self._producer
 
-    def _produce(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int) -> None:
+    def _produce(
+        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int, partition: int = ANY_PARTITION
+    ) -> None:
         try:
-            self._producer.produce(topic, value, key, timestamp=timestamp, headers=headers)
+            self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
         except BufferError:
-            self._produce_later(topic, value, key, headers, timestamp)
+            self._produce_later(topic, value, key, headers, timestamp, partition)
         except KafkaException as error:
             raise explained(error.args[0], f"write to topic {topic!r} at {self._address}") from error
 
-    def _produce_later(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int) -> None:
+    def _produce_later(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int, partition: int) -> None:
         deadline = time.monotonic() + self._limit
         while time.monotonic() < deadline:
             self._producer.poll(FULL_PAUSE)
             if self._failed:
                 break
             try:
-                return self._producer.produce(topic, value, key, timestamp=timestamp, headers=headers)
+                return self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
             except BufferError:
                 pass
         self.flush()  # which says why

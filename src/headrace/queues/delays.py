@@ -26,7 +26,16 @@ from headrace.delivery import TransactionalProducer
 from headrace.errors import Error, GroupNotFound, KafkaError
 from headrace.queues.clocks import Clock, ElapsedTime, SystemClock
 from headrace.queues.contents import Contents
-from headrace.queues.delayed import DELAYED, Plan, Stored, prepare_delays, read_plan, record_of_end, record_of_plan
+from headrace.queues.delayed import (
+    DELAYED,
+    Headers,
+    Plan,
+    Stored,
+    prepare_delays,
+    read_plan,
+    record_of_end,
+    record_of_plan,
+)
 from headrace.queues.index import ELAPSED, WALL, DelayIndex, Entry, Pending
 from headrace.queues.messages import ID_HEADER
 
@@ -296,7 +305,7 @@ class DelayService:
         """A periodic message was cancelled while it was planned anew: say again that it ended, for later readers."""
         if self._writer is not None:
             with self._writer.transaction():
-                self._writer.send_record(*record_of_end(id, offset))
+                self._write(*record_of_end(id, offset))
 
     # ---- handing over
 
@@ -320,18 +329,21 @@ class DelayService:
         return [row for row in found if row.offset not in self._handed][:limit]
 
     def _send(self, row: Pending, stored: Stored) -> None:
-        assert self._writer is not None
         plan = stored.plan
         assert plan is not None
         headers = list(stored.headers)
         if plan.every is None:
-            self._writer.send_record(*record_of_end(stored.id, row.offset))
+            self._write(*record_of_end(stored.id, row.offset))
         else:
             # Each time is a message of its own, so with an id of its own.
             headers = [(name, value) for name, value in headers if name != ID_HEADER]
             headers.append((ID_HEADER, stored.id + f"@{row.due}".encode()))
-            self._writer.send_record(*self._again(row, stored, plan, plan.every))
-        self._writer.send_record(plan.to, stored.key, stored.value, headers)
+            self._write(*self._again(row, stored, plan, plan.every))
+        self._write(plan.to, stored.key, stored.value, headers)
+
+    def _write(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        assert self._writer is not None
+        self._writer.send_record(topic, key, value, headers=headers)
 
     def _again(self, row: Pending, stored: Stored, plan: Plan, every: int) -> tuple[str, bytes, bytes | None, Any]:
         """A periodic message, planned for the next time that is still to come: what was missed is not made up for."""
@@ -383,6 +395,6 @@ class DelayService:
                 stored = contents[row.offset]
                 assert stored.plan is not None
                 now = self._clock.wall() if row.line == WALL else self._elapsed.now()
-                self._writer.send_record(*self._planned(stored, stored.plan, row, row.due, now))
+                self._write(*self._planned(stored, stored.plan, row, row.due, now))
         self._handed.update(row.offset for row in rows)
         self._trim_at = 0.0

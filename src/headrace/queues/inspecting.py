@@ -99,7 +99,7 @@ def retry_dead(cluster: Cluster, config: RunConfig, queue: str, dead: str | None
             group = dict(record.headers).get(GROUP_HEADER)
             target = queue if group is None else f"{queue}{RETRY}{group.decode()}"
             headers = [(name, value) for name, value in record.headers if name not in OF_THE_FAILURE]
-            producer.send_record(target, record.key, record.value, headers)
+            producer.send_record(target, record.key, record.value, headers=headers)
             ends[record.partition] = record.offset + 1
             count += 1
         producer.flush()
