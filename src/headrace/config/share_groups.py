@@ -1,4 +1,4 @@
-"""How far share groups have come. confluent-kafka's admin client has no calls for them, so two requests are made here.
+"""Share groups, and how far they have come. confluent-kafka's admin client has no calls for them: they are made here.
 
 The connection is plain or TLS; a cluster that requires SASL is not asked, and the figures are unknown.
 """
@@ -6,6 +6,7 @@ The connection is plain or TLS; a cluster that requires SASL is not asked, and t
 import socket
 import ssl
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,11 @@ from headrace.config.reachability import addresses_of
 from headrace.config.run import RunConfig
 from headrace.errors import KafkaError, Unreachable
 
-__all__ = ["SharePosition", "share_positions"]
+__all__ = ["SharePosition", "share_group_states", "share_positions"]
 
-FIND_COORDINATOR, DESCRIBE_SHARE_OFFSETS = 10, 90
+FIND_COORDINATOR, LIST_GROUPS, DESCRIBE_SHARE_OFFSETS = 10, 16, 90
 SECONDS = 10.0
+ASKED = ("PLAINTEXT", "SSL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,29 @@ class SharePosition:
     lag: int | None
 
 
+def share_group_states(config: RunConfig, brokers: Iterable[tuple[str, int]]) -> dict[str, str]:
+    """The share groups that these brokers look after, with their states. Empty if the cluster cannot be asked."""
+    found: dict[str, str] = {}
+    if config.security_protocol.upper() not in ASKED:
+        return found
+    for host, port in brokers:
+        try:
+            with _connected(config, host, port) as connection:
+                answer = _asked(connection, LIST_GROUPS, 5, _length(0) + _length(1) + _text("share"))
+        except OSError as error:
+            raise Unreachable(f"could not list the share groups of {host}:{port}: {error}") from error
+        answer.number("i")
+        answer.number("h")
+        for _ in range(answer.length()):
+            group, _, state, _ = (answer.text() or "" for _ in range(4))
+            answer.tags()
+            found[group] = state.lower()
+    return found
+
+
 def share_positions(config: RunConfig, group: str) -> dict[tuple[str, int], SharePosition] | None:
     """By topic and partition. Empty for a group that does not exist; None if the cluster cannot be asked."""
-    if config.security_protocol.upper() not in ("PLAINTEXT", "SSL"):
+    if config.security_protocol.upper() not in ASKED:
         return None
     last: OSError | None = None
     for host, port in addresses_of(config.kafka_address):

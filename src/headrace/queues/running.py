@@ -3,15 +3,20 @@
 import hashlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from confluent_kafka import KafkaException
+
+from headrace.config.cluster import Cluster
 from headrace.config.run import RunConfig
-from headrace.errors import InputError
+from headrace.errors import InputError, KafkaError
 from headrace.queues.delays import DelayService
+from headrace.queues.inspecting import figures_of
 from headrace.queues.working import WorkerRun, prepare_queues
 from headrace.supervised import Child, Supervisor
 from headrace.threads import Threads
@@ -21,6 +26,7 @@ __all__ = ["children", "delays_child", "serve_until_stopped", "work_until_stoppe
 
 HERE = "headrace.queues.running"
 REPORT_EVERY = 0.5
+LOOK_EVERY = 3.0
 SHIPPED = ("kafka", "kafka_settings", "topic_settings")
 
 
@@ -49,14 +55,32 @@ def delays_child(supervisor: Supervisor, task: Mapping[str, Any]) -> None:
 
 
 def worker_child(supervisor: Supervisor, task: Mapping[str, Any]) -> None:
-    worker = _worker(task)
+    worker, config = _worker(task), _config(task)
     threads = Threads()
-    run = WorkerRun(worker, _config(task), threads)
+    run = WorkerRun(worker, config, threads)
     run.start()
+    cluster = Cluster(config)
+    queue: dict[str, Any] = {}
+    look_at = 0.0
     while not supervisor.wait(REPORT_EVERY):
         threads.check()
-        supervisor.report(**{name.replace("_", " "): value for name, value in run.figures.shown().items()})
+        if time.monotonic() > look_at:
+            queue = _queue_figures(worker, cluster, config) or queue
+            look_at = time.monotonic() + LOOK_EVERY
+        own = {"in progress": run.figures.in_progress, "done": run.figures.done, "retried": run.figures.retried}
+        supervisor.report(**queue, **own)
     run.stop()
+
+
+def _queue_figures(worker: Worker, cluster: Cluster, config: RunConfig) -> dict[str, Any]:
+    """What is known of the worker's queue. Nothing while the cluster does not answer."""
+    try:
+        found = figures_of(cluster, config, worker.queue.topic_name, worker.group, worker.queue.dead)
+    except (KafkaError, KafkaException):
+        return {}
+    oldest = None if found.oldest is None else f"{found.oldest:,.0f} s"
+    known = {"waiting": found.waiting, "delayed": found.delayed, "dead": found.dead, "oldest": oldest}
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def serve_until_stopped(config: RunConfig, notice: Callable[[str], None]) -> None:
