@@ -26,7 +26,7 @@ class PlainCaller(Caller):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] | None = None
+        self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] | None = None
 
     def call(self, function: Callable[[], Any]) -> "Future[Any]":
         if self._work is None:
@@ -37,7 +37,9 @@ class PlainCaller(Caller):
         return future
 
     def give_up(self, call: "Future[Any]") -> None:
-        self._work = None
+        if self._work is not None:
+            self._work.put(None)  # the thread ends when its function returns
+            self._work = None
 
 
 class AsyncCaller(Caller):
@@ -53,9 +55,9 @@ class AsyncCaller(Caller):
         call.cancel()
 
 
-def _run(work: "SimpleQueue[tuple[Callable[[], Any], Future[Any]]]") -> None:
-    while True:
-        function, future = work.get()
+def _run(work: "SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]") -> None:
+    while (given := work.get()) is not None:
+        function, future = given
         try:
             future.set_result(function())
         except BaseException as error:

@@ -67,8 +67,8 @@ class Contents:
 
     def read(self, offsets: list[int]) -> Iterator[tuple[int, Stored]]:
         """Read messages at ascending offsets from the topic."""
-        deadline = time.monotonic() + LIMIT
         for offset in offsets:
+            deadline = time.monotonic() + LIMIT
             if self._position is None or not self._position <= offset <= self._position + FAR:
                 self._go_to(offset)
             while True:

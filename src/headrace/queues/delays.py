@@ -9,6 +9,7 @@ Of several services of a cluster one is active: the member of a group that has t
 one, until the group is formed. Whoever becomes active fences the one before.
 """
 
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from confluent_kafka import KafkaError as ClientError
 
 from headrace.config.cluster import Cluster
 from headrace.config.groups import describe_group
-from headrace.config.kafka_errors import explained
+from headrace.config.kafka_errors import explained, is_transient
 from headrace.config.run import RunConfig
 from headrace.delivery import TransactionalProducer
 from headrace.errors import Error, GroupNotFound, KafkaError
@@ -57,6 +58,9 @@ SPARSE = 8
 SMALL = 200_000
 RETRY_SECONDS = 1.0
 CONNECT_SECONDS = 10.0
+REFUSED_SECONDS = 30.0
+JUMP = 100
+"""Milliseconds by which the wall clock must have jumped for the index to note it."""
 MEMBER: dict[str, Any] = {
     "group.id": GROUP,
     "enable.auto.commit": False,
@@ -113,6 +117,12 @@ class DelayService:
         self._end_asked = 0
         self._at_end: int | None = None
         """When the end of the topic was read last, on the steady clock."""
+        self._handing: set[int] = set()
+        """The targets of the messages that are being handed over."""
+        self._refusing: dict[int, float] = {}
+        """Targets that refused their messages, and until when they are left out."""
+        self._one_by_one_until = 0.0
+        self._shift = 0
         self._trim_at = 0.0
         self._trimmed = 0
         self.pending = 0
@@ -130,6 +140,9 @@ class DelayService:
         while not self._stopped.is_set():
             try:
                 self._serve()
+            except sqlite3.Error as error:
+                self._notice(f"the index of delayed messages cannot be used: {error}; retrying")
+                self._stopped.wait(RETRY_SECONDS)
             except (KafkaError, KafkaException) as error:
                 shown = explained(error, "serve delayed messages") if isinstance(error, KafkaException) else error
                 self._notice(f"{shown}; retrying")
@@ -138,7 +151,8 @@ class DelayService:
     def _serve(self) -> None:
         self._cluster = Cluster(self._config)
         prepare_delays(self._cluster, self._config)
-        self._index = DelayIndex(index_path(self._config.home, self._cluster))
+        self._index_path = index_path(self._config.home, self._cluster)
+        self._index = DelayIndex(self._index_path)
         self._elapsed = ElapsedTime(self._clock, self._index.shift)
         self._contents = Contents(self._cluster)
         self._reader: Consumer = self._cluster.consumer(READER)
@@ -201,11 +215,24 @@ class DelayService:
                 # The transaction may have been committed nevertheless: the topic will tell.
                 self._step_down()
                 self._notice(f"{error}; retrying")
+                self._blame(error)
                 self._stopped.wait(RETRY_SECONDS)
+
+    def _blame(self, error: Error) -> None:
+        """A topic that refuses its messages must not hold back those of others: find it, and leave it out a while."""
+        if is_transient(error):
+            return
+        if len(self._handing) == 1:
+            self._refusing |= dict.fromkeys(self._handing, time.monotonic() + REFUSED_SECONDS)
+        self._one_by_one_until = time.monotonic() + REFUSED_SECONDS * 2
 
     def _take_over(self) -> None:
         """Fence the service before; what it has written is to be indexed before anything is handed over."""
         self._writer = TransactionalProducer(self._config, GROUP, **PRODUCER)
+        # Another service of this home folder may have written to the index.
+        self._index.close()
+        self._index = DelayIndex(self._index_path)
+        self._elapsed = ElapsedTime(self._clock, self._index.shift)
         self._end_asked = self._clock.steady()
         low, self._end = self._reader.get_watermark_offsets(TopicPartition(DELAYED, 0), timeout=CONNECT_SECONDS)
         start = self._index.next_offset
@@ -228,6 +255,8 @@ class DelayService:
         waits = [due - now for line, now in self._now() if (due := self._index.next_due(line)) is not None]
         soonest = max(0, min(waits, default=1000)) / 1000
         # What was handed over stays in the index until the topic says so, a moment later.
+        if self._refusing:
+            return TICK
         return min(TICK, max(soonest, 0.001) if self._handed else soonest)
 
     def _now(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -311,6 +340,9 @@ class DelayService:
 
     def _hand_over(self) -> None:
         while rows := self._due(AT_ONCE):
+            if time.monotonic() < self._one_by_one_until:
+                rows = [row for row in rows if row.target == rows[0].target]
+            self._handing = {row.target for row in rows}
             contents = self._contents.get(row.offset for row in rows)
             assert self._writer is not None
             with self._writer.transaction():
@@ -320,12 +352,14 @@ class DelayService:
             self.handed_over += len(rows)
             for row in rows:
                 self._contents.drop(row.offset)
+            self._handing = set()
             self._take(self._reader.poll(0))
 
     def _due(self, limit: int, ahead: int = 0) -> list[Pending]:
         """What is due now, or soon, and is not handed over."""
         most = limit + len(self._handed)
-        found = [row for line, now in self._now() for row in self._index.due(line, now + ahead, most)]
+        self._refusing = {target: until for target, until in self._refusing.items() if time.monotonic() < until}
+        found = [row for line, now in self._now() for row in self._index.due(line, now + ahead, most, self._refusing)]
         return [row for row in found if row.offset not in self._handed][:limit]
 
     def _send(self, row: Pending, stored: Stored) -> None:
@@ -336,8 +370,9 @@ class DelayService:
             self._write(*record_of_end(stored.id, row.offset))
         else:
             # Each time is a message of its own, so with an id of its own.
+            own = dict(headers).get(ID_HEADER) or stored.id
             headers = [(name, value) for name, value in headers if name != ID_HEADER]
-            headers.append((ID_HEADER, stored.id + f"@{row.due}".encode()))
+            headers.append((ID_HEADER, own + f"@{row.due}".encode()))
             self._write(*self._again(row, stored, plan, plan.every))
         self._write(plan.to, stored.key, stored.value, headers)
 
@@ -370,6 +405,9 @@ class DelayService:
 
     def _tidy(self) -> None:
         """From time to time delete what is older than the oldest pending message."""
+        if abs(self._elapsed.shift - self._shift) > JUMP:
+            self._shift = self._elapsed.shift
+            self._index.keep_shift(self._shift)
         if time.monotonic() < self._trim_at:
             return
         self._trim_at = time.monotonic() + TRIM_SECONDS

@@ -6,13 +6,14 @@ from the topic. So its commits wait for no sync.
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from headrace.queues.delayed import Stored
 
-__all__ = ["DelayIndex", "Entry", "Pending"]
+__all__ = ["DelayIndex", "Entry", "Pending", "pending_counts"]
 
 WALL, ELAPSED = 0, 1
 """Which time line a due time is on."""
@@ -25,6 +26,7 @@ CREATE INDEX IF NOT EXISTS pending_due ON pending (line, due);
 CREATE TABLE IF NOT EXISTS targets (target INTEGER PRIMARY KEY, topic TEXT UNIQUE NOT NULL, messages INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 """
+PENDING = "SELECT offset, due, line, target FROM pending"
 CACHE_KIB = 8 << 10
 BUSY_SECONDS = 5.0
 
@@ -42,21 +44,25 @@ class Pending(NamedTuple):
     offset: int
     due: int
     line: int
+    target: int
 
 
 class DelayIndex:
     """One file for one cluster. For one thread."""
 
     def __init__(self, path: Path) -> None:
+        """A file that is damaged is made anew: the topic has everything."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._targets: dict[str, int] = {}
         self._beginning: int | None = None
         try:
             self._open(path)
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
-            self._open(path)  # the topic has everything
+            self._open(path)
 
     @property
     def next_offset(self) -> int | None:
@@ -75,7 +81,7 @@ class DelayIndex:
                 stored, id = entry.stored, _digest(entry.stored.id)
                 if stored.plan is None:
                     self._remove(id, stored.of)
-                elif stored.of is None or self._counts(id, stored.of):
+                elif stored.of is None or self._counts(id, stored.of, entry.offset):
                     self._remove(id, None)
                     target = self._target(stored.plan.to, 1)
                     database.execute(
@@ -91,27 +97,28 @@ class DelayIndex:
         return void
 
     def begin(self, offset: int) -> None:
-        """Note where the topic begins: records before it are not known here."""
+        """Begin anew at the topic's beginning, and note where that is: records before it are not known here."""
         self._beginning = offset
         with self._database as database:
-            database.execute("DELETE FROM pending WHERE offset < ?", (offset,))
-            database.execute(
-                "UPDATE targets SET messages = (SELECT count(*) FROM pending WHERE pending.target = targets.target)"
-            )
+            database.execute("DELETE FROM pending")
+            database.execute("UPDATE targets SET messages = 0")
             database.executemany(
                 "INSERT OR REPLACE INTO state VALUES (?, ?)", [("beginning", offset), ("next", offset)]
             )
 
-    def due(self, line: int, until: int, limit: int) -> list[Pending]:
-        """The messages that are due until a time, the earliest first."""
-        rows = self._database.execute(
-            "SELECT offset, due, line FROM pending WHERE line = ? AND due <= ? ORDER BY due LIMIT ?",
-            (line, until, limit),
-        )
+    def keep_shift(self, shift: int) -> None:
+        with self._database as database:
+            database.execute("INSERT OR REPLACE INTO state VALUES ('shift', ?)", (shift,))
+
+    def due(self, line: int, until: int, limit: int, without: Collection[int] = ()) -> list[Pending]:
+        """The messages that are due until a time, the earliest first; those of some targets are left out."""
+        left_out = f"AND target NOT IN ({','.join(map(str, without))})" if without else ""
+        question = f"{PENDING} WHERE line = ? AND due <= ? {left_out} ORDER BY due LIMIT ?"
+        rows = self._database.execute(question, (line, until, limit))
         return [Pending(*row) for row in rows]
 
     def oldest(self, limit: int) -> list[Pending]:
-        rows = self._database.execute("SELECT offset, due, line FROM pending ORDER BY offset LIMIT ?", (limit,))
+        rows = self._database.execute(f"{PENDING} ORDER BY offset LIMIT ?", (limit,))
         return [Pending(*row) for row in rows]
 
     def next_due(self, line: int) -> int | None:
@@ -146,12 +153,15 @@ class DelayIndex:
         row = self._database.execute("SELECT value FROM state WHERE name = ?", (name,)).fetchone()
         return None if row is None else int(row[0])
 
-    def _counts(self, id: bytes, of: int) -> bool:
-        """Whether the record that is replaced is the one that counts, or is older than all that is known here."""
+    def _counts(self, id: bytes, of: int, offset: int) -> bool:
+        """Whether the record that is replaced is the one that counts, or is older than all that is known here.
+
+        A record that is indexed once more counts as it did.
+        """
         row = self._database.execute("SELECT offset FROM pending WHERE id = ?", (id,)).fetchone()
         if row is None:
             return self._beginning is None or of < self._beginning
-        return bool(row[0] == of)
+        return row[0] in (of, offset)
 
     def _remove(self, id: bytes, of: int | None) -> None:
         question = "DELETE FROM pending WHERE id = ? {} RETURNING target"
@@ -170,6 +180,17 @@ class DelayIndex:
         target = self._targets[topic]
         self._database.execute("UPDATE targets SET messages = messages + ? WHERE target = ?", (by, target))
         return target
+
+
+def pending_counts(path: Path) -> dict[str, int] | None:
+    """By topic: how many messages are pending, in the index of a service that may be running; None if unknown."""
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=BUSY_SECONDS, uri=True)
+        ) as database:
+            return dict(database.execute("SELECT topic, messages FROM targets WHERE messages > 0"))
+    except sqlite3.Error:
+        return None
 
 
 def _digest(id: bytes) -> bytes:

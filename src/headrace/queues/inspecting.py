@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,10 +19,10 @@ from headrace.delivery import RecordProducer
 from headrace.errors import GroupNotFound, KafkaError, TopicNotFound, Unreachable
 from headrace.queues.delayed import DELAYED
 from headrace.queues.delays import index_path
-from headrace.queues.index import DelayIndex
+from headrace.queues.index import pending_counts
 from headrace.queues.messages import ATTEMPTS_HEADER, GROUP_HEADER
 from headrace.queues.working import worker_figures
-from headrace.topology.names import ERROR_HEADER, REASON_HEADER
+from headrace.topology.names import ERROR_HEADER, REASON_HEADER, TOPIC_HEADER
 from headrace.topology.nearest import nearest
 
 __all__ = ["QueueFigures", "check_queue", "figures_of", "found_queues", "peek", "purge", "retry_dead"]
@@ -87,27 +86,43 @@ def peek(cluster: Cluster, config: RunConfig, queue: str, count: int, *, dead: s
 
 
 def retry_dead(cluster: Cluster, config: RunConfig, queue: str, dead: str | None = None) -> int:
-    """Send all dead letters again, each to the group whose worker failed; then they are deleted. Returns how many."""
+    """Send all dead letters of a queue again, each to the group whose worker failed. Returns how many.
+
+    Then they are deleted, up to the first that stays because it is another queue's or its group does not exist.
+    """
     topic = dead or queue + DEAD
     check_queue(cluster, topic)
     beginnings = {(topic, index): start for index, start in cluster.beginnings([topic])[topic].items()}
+    known = {queue, *(f"{queue}{RETRY}{group}" for name, group in found_queues(cluster) if name == queue)}
     ends: dict[int, int] = {}
+    kept: set[int] = set()
+    """Partitions in which a letter stays that is another queue's, or of a group that does not exist."""
     count = 0
     producer = RecordProducer(config, **{"linger.ms": 0, "batch.num.messages": 1, "delivery.report.only.error": True})
     try:
         for record in _read(cluster, beginnings, None):
-            group = dict(record.headers).get(GROUP_HEADER)
-            target = queue if group is None else f"{queue}{RETRY}{group.decode()}"
+            target = _origin(record, queue)
+            if target is None or target not in known:
+                kept.add(record.partition)
+                continue
             headers = [(name, value) for name, value in record.headers if name not in OF_THE_FAILURE]
             producer.send_record(target, record.key, record.value, headers=headers)
-            ends[record.partition] = record.offset + 1
             count += 1
+            if record.partition not in kept:
+                ends[record.partition] = record.offset + 1
         producer.flush()
     finally:
         producer.close()
     if ends:
         cluster.delete_before({topic: ends})
     return count
+
+
+def _origin(record: Record, queue: str) -> str | None:
+    """The topic to which a dead letter of the queue is sent again; None if it is not the queue's."""
+    said = {name: (value or b"").decode(errors="replace") for name, value in record.headers}
+    retries = f"{queue}{RETRY}{said.get(GROUP_HEADER)}"
+    return retries if said.get(TOPIC_HEADER) in (queue, retries) else None
 
 
 def purge(cluster: Cluster, queue: str) -> int:
@@ -162,12 +177,8 @@ def _left(place: tuple[str, int], beginnings: Any, ends: Any) -> int:
 def _delayed(cluster: Cluster, config: RunConfig, topics: Sequence[str]) -> int | None:
     if DELAYED not in cluster.partitions([DELAYED]):
         return 0
-    path = index_path(config.home, cluster)
-    if not path.exists():
-        return None
-    with closing(DelayIndex(path)) as index:
-        counts = index.counts()
-    return sum(counts.get(topic, 0) for topic in topics)
+    counts = pending_counts(index_path(config.home, cluster))
+    return None if counts is None else sum(counts.get(topic, 0) for topic in topics)
 
 
 def _count(cluster: Cluster, topic: str) -> int:

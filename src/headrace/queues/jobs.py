@@ -1,10 +1,12 @@
 """One message and what becomes of it: its worker's result, a retry, or a dead letter."""
 
+import inspect
 import threading
 import time
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ from headrace.clients.records import record_reader
 from headrace.clients.rows import RowWriter
 from headrace.clients.values import columns_of
 from headrace.config.run import RunConfig
-from headrace.errors import InputError
+from headrace.errors import InputError, KafkaError
 from headrace.queues.calling import Caller
 from headrace.queues.delayed import Plan, record_of_end, record_of_plan
 from headrace.queues.messages import ATTEMPTS_HEADER, GROUP_HEADER, ID_HEADER, Message
@@ -38,7 +40,11 @@ OWN_HEADERS = (
     OFFSET_HEADER, TIMESTAMP_HEADER,
 )  # fmt: skip
 WAIT = 0.05
-SETTINGS = {"linger.ms": 0, "batch.num.messages": 1}
+SETTINGS = {
+    "linger.ms": 0,
+    "batch.num.messages": 1,
+    "message.max.bytes": 1_000_000_000,  # a retry and a dead letter are a little larger than the message
+}
 
 
 class GivenBack(Exception):
@@ -90,7 +96,7 @@ class Jobs:
         message = self._message(record, deliveries)
         self.figures.add("in_progress")
         try:
-            if message.attempt > self.worker.queue.retries + 1:
+            if not self.may_run(record, deliveries):
                 self._bury(record, message, f"its worker died or hung {_times(message.attempt - 1)}", None, tries=-1)
                 return True
             try:
@@ -105,26 +111,32 @@ class Jobs:
     def lease(self, record: Record, deliveries: int, seconds: float) -> None:
         """A copy that comes if this process does not end the job in time. The original can be acknowledged then."""
         message = self._message(record, deliveries)
-        if message.attempt <= self.worker.queue.retries + 1:
-            self._delay(record, message, seconds, failed=message.attempt)
+        self._delay(record, message, seconds, failed=message.attempt)
+
+    def may_run(self, record: Record, deliveries: int) -> bool:
+        """Whether the function may be called with it once more."""
+        return self._message(record, deliveries).attempt <= self.worker.queue.retries + 1
 
     def end_lease(self, record: Record) -> None:
         topic, key, _, headers = record_of_end(self._lease_id(record))
-        self._sent(self._producer.send_to(topic, None, key=key, headers=dict(headers)))
+        self._sent(self._producer.send_to(topic, None, key=key, headers=headers))
 
-    def give_back(self, record: Record, deliveries: int) -> None:
-        """Put a leased message back into the queue at once, as if it had not been tried."""
+    def give_back(self, record: Record, deliveries: int, seconds: float = 0.0) -> None:
+        """Put a message back into the queue, as if it had not been delivered this time."""
         message = self._message(record, deliveries)
-        self._delay(record, message, 0, failed=message.attempt - 1)
+        self._delay(record, message, seconds, failed=message.attempt - 1)
 
     def close(self) -> None:
-        self._producer.close()
+        with suppress(KafkaError):
+            self._producer.close()  # whoever sent it was told of a failure, and dealt with it
 
     def _call(self, record: Record, message: Message, row: Any, caller: Caller, in_place: bool) -> bool:
         arguments = {"message": message} if self.worker.takes_message else {}
         call = caller.call(partial(self.worker.function, row, **arguments))
         try:
             result = self._result(call, caller)
+            if inspect.isawaitable(result):
+                raise TypeError("it returned an awaitable that nobody awaits: declare the worker with async def")
             if self._results is not None and result is not None:
                 self._send_result(result, message)
         except GivenBack:
@@ -146,7 +158,7 @@ class Jobs:
                 return call.result(max(0, min(left, WAIT) if self.stopping.is_set() else min(left, 1.0)))
             except TimeoutError:
                 if call.done():
-                    raise  # the function's own
+                    return call.result()  # it ended meanwhile, or the exception is the function's own
                 if left <= 0:
                     caller.give_up(call)
                     raise TookTooLong from None
@@ -161,7 +173,11 @@ class Jobs:
             values = dict(columns_of(result))
             result = values | {MESSAGE_ID: message.id} if values.get(MESSAGE_ID) is None else values
         key, value = self._results.write(result)
-        self._sent(self._producer.send_to(self.worker.into.topic_name, value, key=key, headers={ID_HEADER: message.id}))
+        self._sent(
+            self._producer.send_to(
+                self.worker.into.topic_name, value, key=key, headers=[(ID_HEADER, message.id.encode())]
+            )
+        )
 
     def _fail(self, record: Record, message: Message, reason: str, last_line: str, in_place: bool) -> bool:
         if message.attempt > self.worker.queue.retries:
@@ -177,7 +193,7 @@ class Jobs:
         headers = [*_foreign(record), (ID_HEADER, message.id.encode()), (ATTEMPTS_HEADER, str(failed).encode())]
         plan = Plan(self.worker.retry_topic, after=round(seconds * 1000))
         topic, key, value, own = record_of_plan(self._lease_id(record), plan, record.key, record.value, headers)
-        self._sent(self._producer.send_to(topic, value, key=key, headers=dict(own)))
+        self._sent(self._producer.send_to(topic, value, key=key, headers=own))
 
     def _bury(self, record: Record, message: Message, reason: str, last_line: str | None, tries: int = 0) -> None:
         """Move it to the dead-letter topic, with the reason."""
@@ -192,7 +208,7 @@ class Jobs:
             TIMESTAMP_HEADER: "" if record.timestamp is None else record.timestamp.isoformat(),
             ID_HEADER: message.id,
         }
-        headers = {**dict(_foreign(record)), **place}
+        headers = [*_foreign(record), *((name, text.encode()) for name, text in place.items())]
         self._sent(self._producer.send_to(self.worker.queue.dead, record.value, key=record.key, headers=headers))
         self.figures.add("dead")
 
@@ -200,7 +216,7 @@ class Jobs:
         future.result(SEND_SECONDS)
 
     def _lease_id(self, record: Record) -> bytes:
-        return f"{self.worker.group}/{_id(record)}".encode()
+        return f"{self.worker.group}/{record.topic}-{record.partition}-{record.offset}".encode()
 
     def _message(self, record: Record, deliveries: int) -> Message:
         said = dict(record.headers).get(ATTEMPTS_HEADER) if record.topic == self.worker.retry_topic else None

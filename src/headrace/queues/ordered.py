@@ -9,10 +9,12 @@ after a crash, what it names counts as tried once more.
 """
 
 import asyncio
+import fcntl
 import json
+import os
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -34,6 +36,7 @@ from headrace.topology import Worker
 __all__ = ["OrderedSlots"]
 
 POLL_SECONDS = 0.1
+WAIT = 0.02
 COMMIT_SECONDS = 0.5
 AHEAD = 8
 """Messages that wait in each slot. A full slot pauses the reading."""
@@ -84,27 +87,26 @@ class Done:
 
 
 class Journal:
-    """What is in progress, in a file that a killed process leaves behind."""
+    """What is in progress, in a file of this process. A process that was killed leaves its file behind."""
 
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
+    def __init__(self, folder: Path, group: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
+        self.tried: dict[str, int] = {}
+        """By record: how often a process died of it before."""
+        for path in sorted(folder.glob(f"{group}-*.journal")):
+            self._adopt(path)
+        self._file = (folder / f"{group}-{os.getpid()}.journal").open("w+")
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         self._open: dict[str, int] = {}
-        try:
-            said = json.loads(path.read_text())
-        except (OSError, ValueError):
-            said = {}
-        self.tried: dict[str, int] = {name: count + 1 for name, count in said.items()}
-        """By record: how often its process died before."""
+        self._write()
 
     def begin(self, record: Record) -> int:
         """Returns how often it was tried before."""
         with self._lock:
-            before = self.tried.get(str(record), 0)
-            self._open[str(record)] = before
+            self._open[str(record)] = self.tried.get(str(record), 0)
             self._write()
-            return before
+            return self._open[str(record)]
 
     def end(self, record: Record) -> None:
         with self._lock:
@@ -112,14 +114,34 @@ class Journal:
             self.tried.pop(str(record), None)
             self._write()
 
-    def _write(self) -> None:
-        part = self._path.with_suffix(".part")
-        part.write_text(json.dumps({**self.tried_elsewhere(), **self._open}))
-        part.replace(self._path)
+    def close(self) -> None:
+        with self._lock:
+            if not self._open and not self.tried:
+                Path(self._file.name).unlink(missing_ok=True)
+            self._file.close()
 
-    def tried_elsewhere(self) -> dict[str, int]:
-        """What an earlier process died of, and this one has not met again."""
-        return {name: count - 1 for name, count in self.tried.items() if name not in self._open}
+    def _adopt(self, path: Path) -> None:
+        """Take over what a process left that does not run any more."""
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                said = json.loads(file.read() or "{}")
+            except BlockingIOError:
+                return
+            except ValueError:
+                said = {}
+            for name, count in said.get("open", {}).items():
+                self.tried[name] = max(self.tried.get(name, 0), count + 1)
+            for name, count in said.get("tried", {}).items():
+                self.tried[name] = max(self.tried.get(name, 0), count)
+            path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        text = json.dumps({"open": self._open, "tried": self.tried})
+        self._file.seek(0)
+        self._file.write(text)
+        self._file.truncate()
+        self._file.flush()
 
 
 class OrderedSlots:
@@ -131,9 +153,14 @@ class OrderedSlots:
         self._threads = threads
         self._cluster = Cluster(config)
         self._done = Done()
-        self._journal = Journal(config.home / "workers" / f"{worker.group}.journal")
-        self._work: list[Queue[Record]] = [Queue(AHEAD) for _ in range(worker.concurrency)]
+        self._journal = Journal(config.home / "workers", worker.group)
+        self._work: list[Queue[tuple[int, Record]]] = [Queue(AHEAD) for _ in range(worker.concurrency)]
+        self._generation = 0
+        """Of the assignment: what was read under an earlier one is not processed."""
+        self._busy: set[threading.Thread] = set()
         self._lost: set[Place] = set()
+        self._kept: deque[Record] = deque()
+        """Read while a slot was full."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: list[threading.Thread] = []
 
@@ -163,6 +190,9 @@ class OrderedSlots:
         commit_at = 0.0
         try:
             while not self._jobs.stopping.is_set():
+                if self._kept:
+                    self._hand_out(self._kept.popleft(), consumer)
+                    continue
                 message = consumer.poll(POLL_SECONDS)
                 if message is not None and message.error() is None:
                     self._hand_out(record_of(message), consumer)
@@ -176,20 +206,25 @@ class OrderedSlots:
             self._commit(consumer)
         finally:
             consumer.close()
+            self._journal.close()
 
     def _hand_out(self, record: Record, consumer: Consumer) -> None:
         place = (record.topic, record.partition)
         self._done.take(place, record.offset)
+        generation = self._generation
         work = self._work[crc32(record.key or b"") % len(self._work)]
         paused = False
-        while not self._jobs.stopping.is_set():
+        while not self._jobs.stopping.is_set() and generation == self._generation:
             if not work.full():
-                work.put(record)
+                work.put((generation, record))
                 break
             if not paused:
                 paused = True
                 consumer.pause(consumer.assignment())
-            consumer.poll(POLL_SECONDS / 10)  # it stays in the group meanwhile
+            # It stays in the group meanwhile. A partition that it gains is not paused yet: what comes is kept.
+            if (message := consumer.poll(POLL_SECONDS / 10)) is not None and message.error() is None:
+                self._kept.append(record_of(message))
+                consumer.pause(consumer.assignment())
             self._commit(consumer)
         if paused:
             consumer.resume(consumer.assignment())
@@ -205,40 +240,51 @@ class OrderedSlots:
         self._lost -= {(one.topic, one.partition) for one in partitions}
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """What waits is dropped, since the next owner gets it; what is in progress ends first."""
+        self._generation += 1
+        self._kept.clear()
+        deadline = time.monotonic() + self._worker.timeout.microseconds / 1e6
+        while self._busy and time.monotonic() < deadline:
+            time.sleep(WAIT)
         self._commit(consumer)
         for one in partitions:
             self._lost.add((one.topic, one.partition))
             self._done.forget((one.topic, one.partition))
 
-    def _slot(self, work: "Queue[Record]") -> None:
+    def _slot(self, work: "Queue[tuple[int, Record]]") -> None:
         caller: Caller = PlainCaller(f"headrace {self._worker.name}") if self._loop is None else AsyncCaller(self._loop)
         while not self._jobs.stopping.is_set():
             try:
-                record = work.get(timeout=POLL_SECONDS)
+                generation, record = work.get(timeout=POLL_SECONDS)
             except Empty:
                 continue
-            place = (record.topic, record.partition)
-            if place in self._lost:
-                continue  # another process has it now
+            self._busy.add(threading.current_thread())
             try:
-                self._process(record, caller)
+                if generation == self._generation:
+                    self._process(record, caller, generation)
+                if generation == self._generation:
+                    self._done.end((record.topic, record.partition), record.offset)
             except GivenBack:
                 continue
-            self._done.end(place, record.offset)
+            finally:
+                self._busy.discard(threading.current_thread())
 
-    def _process(self, record: Record, caller: Caller) -> None:
+    def _process(self, record: Record, caller: Caller, generation: int) -> None:
         tried = self._journal.begin(record)
         while True:
             tried += 1
             try:
                 over = self._jobs.process(record, tried, caller, retry_in_place=True)
-            except KafkaError:
+            except GivenBack:
+                self._journal.end(record)
+                raise
+            except (KafkaError, TimeoutError):
                 tried -= 1
                 over = False
             if over:
                 self._journal.end(record)
                 return
             pause = self._worker.queue.backoff.pause(tried).microseconds / 1e6
-            if self._jobs.stopping.wait(pause):
+            if self._jobs.stopping.wait(pause) or generation != self._generation:
                 self._journal.end(record)
                 raise GivenBack

@@ -109,6 +109,9 @@ def work_until_stopped(
     prepare_queues(topology, config)
     threads = Threads()
     stopped = Event()
+    # Retries need a delay service. Of all that run on a cluster one is active.
+    delays = DelayService(config, instance_name(config.home, f"work-{os.getpid()}"), notice=notice)
+    serving = threads.start("delays", delays.run)
     runs = [WorkerRun(worker, config, threads) for worker in workers]
     with _stopped_by_signals(stopped.set):
         for run in runs:
@@ -118,6 +121,8 @@ def work_until_stopped(
             pass
         for run in runs:
             run.stop()
+        delays.stop()
+        serving.join()
     threads.check()
     for run in runs:
         shown = ", ".join(f"{value:,} {name}" for name, value in run.figures.shown().items() if name != "in_progress")

@@ -72,16 +72,20 @@ class QueueSender:
         given = {name: _bytes(content) for name, content in (headers or {}).items()}
         said = [*given.items(), (ID_HEADER, own.encode())]
         if plan is None:
-            sent = self._direct.send_to(self._queue.topic_name, value, key=key, headers=dict(said))
+            sent = self._direct.send_to(self._queue.topic_name, value, key=key, headers=said)
         else:
-            topic, own_key, content, stored = record_of_plan(own.encode(), plan, key, value, said)
-            sent = self._delays().send_to(topic, content, key=own_key, headers=dict(stored))
+            topic, own_key, content, stored = record_of_plan(self._place(own), plan, key, value, said)
+            sent = self._delays().send_to(topic, content, key=own_key, headers=stored)
         return _with_id(sent, own)
 
     def cancel(self, id: str) -> "Future[str]":
         """Cancel a delayed or periodic message. It has no effect on one that was handed over, or does not exist."""
-        topic, key, _, headers = record_of_end(_checked(id).encode())
-        return _with_id(self._delays().send_to(topic, None, key=key, headers=dict(headers)), id)
+        topic, key, _, headers = record_of_end(self._place(_checked(id)))
+        return _with_id(self._delays().send_to(topic, None, key=key, headers=headers), id)
+
+    def _place(self, id: str) -> bytes:
+        """An id among the delayed messages of all queues."""
+        return f"{self._queue.topic_name}/{id}".encode()
 
     def flush(self) -> None:
         """Wait until all messages are on disk. Raises KafkaError if any is not."""

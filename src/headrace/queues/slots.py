@@ -9,7 +9,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
@@ -26,7 +27,7 @@ from headrace.queues.jobs import GivenBack, Jobs
 from headrace.threads import Threads
 from headrace.topology import Worker
 
-__all__ = ["ShareSlots", "delivery_limit"]
+__all__ = ["ShareSlots", "last_delivery"]
 
 POLL_SECONDS = 0.5
 SHORTEST_LOCK, LONGEST_LOCK = 15.0, 60.0
@@ -34,7 +35,13 @@ SHORTEST_LOCK, LONGEST_LOCK = 15.0, 60.0
 MARGIN = 5.0
 """Between the end of a job's time and the end of its lock, to send a retry and acknowledge."""
 MOST_DELIVERIES = 10
+"""What Kafka accepts. The broker archives a record after that, without a word: so it must never come to it."""
 RETRY_SECONDS = 1.0
+COMMIT_SECONDS = 10.0
+APART = 5.0
+"""Seconds by which a message is delayed that must not run beside one that may kill the process."""
+RETRY_SHARE = 4
+"""For so many slots of the queue there is one for retries."""
 SETTINGS: Mapping[str, Any] = {
     "share.acknowledgement.mode": "explicit",
     "max.poll.records": 1,
@@ -42,9 +49,12 @@ SETTINGS: Mapping[str, Any] = {
 }
 
 
-def delivery_limit(retries: int) -> int:
-    """How often the broker delivers a record. The last delivery is for the dead-letter topic, not for the function."""
-    return min(retries + 2, MOST_DELIVERIES)
+def last_delivery(retries: int) -> int:
+    """The delivery from which on a record goes to the dead-letter topic, not to the function.
+
+    The broker would deliver it at least once more, if moving it there fails.
+    """
+    return min(retries + 2, MOST_DELIVERIES - 1)
 
 
 def lock_seconds(timeout: float) -> float:
@@ -60,15 +70,19 @@ class Isolation:
         self._is_alone = False
 
     @contextmanager
-    def entered(self, alone: bool) -> Iterator[None]:
+    def entered(self, alone: bool) -> Iterator[bool]:
+        """False for one that wants to be alone while another is: if that one kills the process, it must not be here."""
         with self._changed:
+            if alone and self._is_alone:
+                yield False
+                return
             self._changed.wait_for(lambda: not self._is_alone)
             if alone:
                 self._is_alone = True
                 self._changed.wait_for(lambda: self._running == 0)
             self._running += 1
         try:
-            yield
+            yield True
         finally:
             with self._changed:
                 self._running -= 1
@@ -87,8 +101,9 @@ class ShareSlots:
         self._threads = threads
         self._timeout = worker.timeout.microseconds / 1e6
         self._lock = lock_seconds(self._timeout)
-        self._limit = delivery_limit(worker.queue.retries)
+        self._limit = last_delivery(worker.queue.retries)
         self._isolation = Isolation()
+        self._permits = threading.BoundedSemaphore(worker.concurrency)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._running: list[threading.Thread] = []
 
@@ -97,9 +112,13 @@ class ShareSlots:
         if self._worker.is_async:
             self._loop = asyncio.new_event_loop()
             self._threads.start(f"{self._worker.name} loop", self._loop.run_forever)
+        # A share group deals partitions out among its members: one with both topics might get retries only. So some
+        # slots are for retries alone, and the permits keep the sum within the worker's concurrency.
+        count = self._worker.concurrency
+        topics = [self._worker.queue.topic_name] * count + [self._worker.retry_topic] * -(-count // RETRY_SHARE)
         self._running = [
-            self._threads.start(f"{self._worker.name} slot {number}", self._slot)
-            for number in range(self._worker.concurrency)
+            self._threads.start(f"{self._worker.name} slot {number}", partial(self._slot, topic))
+            for number, topic in enumerate(topics)
         ]
 
     def join(self) -> None:
@@ -114,7 +133,7 @@ class ShareSlots:
             "share.auto.offset.reset": "earliest",
             "share.isolation.level": "read_committed",  # delayed messages come in transactions
             "share.record.lock.duration.ms": str(round(self._lock * 1000)),
-            "share.delivery.count.limit": str(self._limit),
+            "share.delivery.count.limit": str(MOST_DELIVERIES),
         }
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
@@ -124,18 +143,18 @@ class ShareSlots:
         for future in cluster.admin.incremental_alter_configs([group], request_timeout=REQUEST_SECONDS).values():
             cluster.result(future, f"configure the share group {self._worker.group!r}")
 
-    def _consumer(self) -> ShareConsumer:
+    def _consumer(self, topic: str) -> ShareConsumer:
         patience = {"max.poll.interval.ms": round((self._timeout + 300) * 1000)}
         consumer = ShareConsumer(
             {**SETTINGS, **patience, **self._config.client_settings(), "group.id": self._worker.group}
         )
-        consumer.subscribe([self._worker.queue.topic_name, self._worker.retry_topic])
+        consumer.subscribe([topic])
         return consumer
 
-    def _slot(self) -> None:
+    def _slot(self, topic: str) -> None:
         caller: Caller = PlainCaller(f"headrace {self._worker.name}") if self._loop is None else AsyncCaller(self._loop)
         while not self._jobs.stopping.is_set():
-            consumer = self._consumer()
+            consumer = self._consumer(topic)
             try:
                 while not self._jobs.stopping.is_set():
                     self._take(consumer, caller)
@@ -144,6 +163,8 @@ class ShareSlots:
                     raise explained(error, f"take messages of {self._worker.queue.name!r}") from error
                 self._jobs.stopping.wait(RETRY_SECONDS)
             finally:
+                with suppress(KafkaException):
+                    consumer.commit_sync(COMMIT_SECONDS)
                 consumer.close()
 
     def _take(self, consumer: ShareConsumer, caller: Caller) -> None:
@@ -156,13 +177,17 @@ class ShareSlots:
                 if error.fatal():
                     raise KafkaException(error)
                 continue
-            # On Apache Kafka a batch is locked as a whole: those behind a slow one go to others.
-            is_late = time.monotonic() + min(self._timeout, LONGEST_LOCK - MARGIN) > locked_until
-            if self._jobs.stopping.is_set() or (is_late and message is not messages[0]):
-                consumer.acknowledge(message, AcknowledgeType.RELEASE)
-            else:
-                with self._isolation.entered(self._is_suspect(message)):
-                    if self._timeout + MARGIN > LONGEST_LOCK:
+            with self._permits:
+                # It may have waited for a permit, or behind others of its batch, which Apache Kafka locks as a whole.
+                is_late = time.monotonic() + min(self._timeout, LONGEST_LOCK - MARGIN) > locked_until
+                if self._jobs.stopping.is_set() or is_late:
+                    consumer.acknowledge(message, self._given_back(message))
+                    continue
+                with self._isolation.entered(self._is_suspect(message)) as entered:
+                    if not entered:
+                        consumer.acknowledge(message, self._given_back(message, APART))
+                        consumer.commit_sync(COMMIT_SECONDS)
+                    elif self._timeout + MARGIN > LONGEST_LOCK:
                         self._process_leased(consumer, message, caller)
                     else:
                         consumer.acknowledge(message, self._process(message, caller))
@@ -170,24 +195,40 @@ class ShareSlots:
     def _process(self, message: ClientMessage, caller: Caller) -> AcknowledgeType:
         try:
             self._jobs.process(record_of(message), self._deliveries(message), caller)
-        except (GivenBack, KafkaError, TimeoutError):
-            return AcknowledgeType.RELEASE  # stopped, or its outcome could not be written: it is delivered again
+        except GivenBack:
+            return self._given_back(message)
+        except (KafkaError, TimeoutError):
+            return AcknowledgeType.RELEASE  # its outcome could not be written: it is delivered again
+        return AcknowledgeType.ACCEPT
+
+    def _given_back(self, message: ClientMessage, seconds: float = 0.0) -> AcknowledgeType:
+        """Send it again at once and accept it: a release would count as an attempt, though it was none."""
+        try:
+            self._jobs.give_back(record_of(message), self._deliveries(message), seconds)
+        except (KafkaError, TimeoutError):
+            return AcknowledgeType.RELEASE
         return AcknowledgeType.ACCEPT
 
     def _process_leased(self, consumer: ShareConsumer, message: ClientMessage, caller: Caller) -> None:
         record, deliveries = record_of(message), self._deliveries(message)
-        self._jobs.lease(record, deliveries, self._timeout + MARGIN)
+        if not self._jobs.may_run(record, deliveries):
+            consumer.acknowledge(message, self._process(message, caller))  # it is only moved to the dead letters
+            return
+        try:
+            self._jobs.lease(record, deliveries, self._timeout + MARGIN)
+        except (KafkaError, TimeoutError):
+            consumer.acknowledge(message, AcknowledgeType.RELEASE)
+            return
         consumer.acknowledge(message, AcknowledgeType.ACCEPT)
         consumer.commit_sync()
         try:
-            ended = self._jobs.process(record, deliveries, caller)
+            if self._jobs.process(record, deliveries, caller):
+                self._jobs.end_lease(record)
         except GivenBack:
-            self._jobs.give_back(record, deliveries)
+            with suppress(KafkaError, TimeoutError):
+                self._jobs.give_back(record, deliveries)
         except (KafkaError, TimeoutError):
             pass  # its outcome could not be written: the lease brings it again
-        else:
-            if ended:
-                self._jobs.end_lease(record)
 
     def _is_suspect(self, message: ClientMessage) -> bool:
         """Whether its workers died so often that the next death would end it: it, or one that ran beside it."""

@@ -18,7 +18,7 @@ __all__ = ["Backoff", "OrderBy", "Queue", "QueueDeclarations", "Worker"]
 N = TypeVar("N", bound=Node)
 Function = Callable[..., Any]
 
-MOST_SLOTS = 1000
+MOST_SLOTS = 160  # Kafka allows 200 members in a share group, and a worker has some for retries too
 SHORTEST_TIMEOUT = Duration.of("100 milliseconds")
 MESSAGE = "message"
 """The parameter of a worker's function that gets the message with its id and attempts, where it has one."""
