@@ -69,7 +69,7 @@ def _run(
         threads.start("supervisor", lambda: _listen(link, display))
         return Addresses(told["kafka"], told["postgres"])
 
-    def starts_over(config: "RunConfig") -> "Mapping[str, Offsets | None]":
+    def agreed(config: "RunConfig") -> "Mapping[str, Offsets | None]":
         # A driver that is restarted resumes; it does not reset its nodes once more.
         return starting_over.agreed(config, display) if told["first"] else {}
 
@@ -82,7 +82,7 @@ def _run(
         embedded,
         keep_going=keep_going,
         threads=threads,
-        starts_over=starts_over,
+        starts_over=agreed if starting_over.is_wanted else None,
         fetching=fetching,
         remark=display.remark,
     )

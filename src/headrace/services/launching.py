@@ -1,13 +1,14 @@
 """Starting an app: the one way for `headrace run`, `app.running` and the harness of tests."""
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.config.reachability import RESTART_SECONDS, check_reachable
 from headrace.config.run import Offsets, RunConfig
-from headrace.engine.run.runner import Runner
+from headrace.engine.run.runner import Runner, start_spark
 from headrace.engine.run.topics import read_topics
 from headrace.services.embedded import Addresses
 from headrace.services.home import Home
@@ -48,31 +49,43 @@ def launch(
     spark: "SparkSession | None" = None,
     keep_going: bool = False,
     threads: Threads | None = None,
-    starts_over: StartsOver = lambda _: {},
+    starts_over: StartsOver | None = None,
     fetching: "Progress | None" = None,
     remark: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Runner]:
     """Run an app until the end of the `with` block.
 
-    It takes the app's lock in the home folder, asks `embedded` for the addresses of services that are needed, checks
-    the addresses that were given (`option` is how another one is given), resets the nodes that `starts_over` names,
+    It takes the app's lock in the home folder, checks the addresses that were given (`option` is how another one is
+    given), asks `embedded` for the addresses of services that are needed, resets the nodes that `starts_over` names,
     starts the queries, and notes in the home folder what they read. `remark` is told what a person should know.
+    `embedded` is called in a thread, because Spark starts meanwhile if it can; with `starts_over` it starts later,
+    because a person may be asked.
     """
     topology = app if isinstance(app, Topology) else app.topology()
     with Home(config.home).running(topology.app_name) as registered:
         needs = needs_of(topology, config)
-        found = embedded(needs)
+        _check_given(topology, config, option)
+        early: SparkSession | None = None
+        try:
+            with ThreadPoolExecutor(1, "headrace services") as pool:
+                asked = pool.submit(embedded, needs)
+                if spark is None and starts_over is None and _can_start_early(topology, needs):
+                    early = start_spark(app, config, fetching)
+            found = asked.result()
+        except BaseException:
+            if early is not None:
+                early.stop()
+            raise
         config = replace(
             config,
             kafka=config.kafka or found.kafka,
             postgres=config.postgres or found.postgres,
             create_inputs=config.create_inputs or needs.kafka,
         )
-        _check_addresses(topology, config, needs, option)
-        runner = Runner(app, config, spark, keep_going=keep_going, threads=threads)
+        runner = Runner(app, config, spark or early, keep_going=keep_going, threads=threads, keeps_spark=early is None)
         try:
             try:
-                runner.start(fetching, starts_over(config))
+                runner.start(fetching, starts_over(config) if starts_over is not None else {})
             finally:
                 for name, place in runner.kept.items():
                     remark(f"the old checkpoint of {name} is kept in {place}")
@@ -83,9 +96,17 @@ def launch(
             runner.stop()
 
 
-def _check_addresses(topology: Topology, config: RunConfig, needs: Needs, option: str) -> None:
+def _can_start_early(topology: Topology, needs: Needs) -> bool:
+    """Whether Spark can start before Kafka is there.
+
+    A cluster's topics are checked first, and each partition that a real-time node reads takes a thread of Spark.
+    """
+    return needs.kafka and not any(query.is_real_time for query in topology.queries)
+
+
+def _check_given(topology: Topology, config: RunConfig, option: str) -> None:
     """Report a wrong address at once, before Spark starts."""
-    if not needs.kafka:
-        check_reachable(config.kafka_address, RESTART_SECONDS, option, config.security_protocol)
-    if any(query.table_name for query in topology.queries):
+    if config.kafka is not None:
+        check_reachable(config.kafka, RESTART_SECONDS, option, config.security_protocol)
+    if config.postgres is not None and any(query.table_name for query in topology.queries):
         check_postgres(config.postgres_dsn)
