@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -10,8 +10,10 @@ from headrace.config.reachability import RESTART_SECONDS, check_reachable
 from headrace.config.run import Offsets, RunConfig
 from headrace.engine.run.runner import Runner, start_spark
 from headrace.engine.run.topics import read_topics
+from headrace.services.children import children_of
 from headrace.services.embedded import Addresses
 from headrace.services.home import Home
+from headrace.supervised import Supervised
 from headrace.tables import check_postgres
 from headrace.threads import Threads
 from headrace.topology import App, Topology
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.engine.run.jars import Progress
 
-__all__ = ["Needs", "launch", "needs_of"]
+__all__ = ["Needs", "launch", "needs_of", "processes_of"]
 
 StartsOver = Callable[[RunConfig], Mapping[str, Offsets | None]]
 
@@ -39,6 +41,17 @@ def needs_of(topology: Topology, config: RunConfig) -> Needs:
     return Needs(kafka=config.kafka is None, postgres=config.postgres is None and has_tables)
 
 
+def processes_of(config: RunConfig, threads: Threads, remark: Callable[[str], None] = lambda _: None) -> Supervised:
+    """What starts the processes of a run beside its nodes. One that fails for good is the failure of `threads`."""
+    return Supervised(
+        Home(config.home).logs,
+        threads,
+        attempts=config.attempts,
+        patience=config.patience.microseconds / 1e6,
+        remark=remark,
+    )
+
+
 @contextmanager
 def launch(
     app: App | Topology,
@@ -49,6 +62,7 @@ def launch(
     spark: "SparkSession | None" = None,
     keep_going: bool = False,
     threads: Threads | None = None,
+    processes: Supervised | None = None,
     starts_over: StartsOver | None = None,
     fetching: "Progress | None" = None,
     remark: Callable[[str], None] = lambda _: None,
@@ -57,7 +71,8 @@ def launch(
 
     It takes the app's lock in the home folder, checks the addresses that were given (`option` is how another one is
     given), asks `embedded` for the addresses of services that are needed, resets the nodes that `starts_over` names,
-    starts the queries, and notes in the home folder what they read. `remark` is told what a person should know.
+    starts the queries, and notes in the home folder what they read. `processes` starts what the app needs beside its
+    nodes; without it, that does not run. `remark` is told what a person should know.
     `embedded` is called in a thread, because Spark starts meanwhile if it can; with `starts_over` it starts later,
     because a person may be asked.
     """
@@ -70,7 +85,7 @@ def launch(
             with ThreadPoolExecutor(1, "headrace services") as pool:
                 asked = pool.submit(embedded, needs)
                 if spark is None and starts_over is None and _can_start_early(topology, needs):
-                    early = start_spark(app, config, fetching)
+                    early = start_spark(topology, config, fetching)
             found = asked.result()
         except BaseException:
             if early is not None:
@@ -83,7 +98,11 @@ def launch(
             create_inputs=config.create_inputs or needs.kafka,
         )
         runner = Runner(app, config, spark or early, keep_going=keep_going, threads=threads, keeps_spark=early is None)
-        try:
+        with ExitStack() as stack:
+            stack.callback(runner.stop)
+            if processes is not None:
+                stack.enter_context(processes.running(children_of(topology, config)))
+                stack.callback(runner.stop)  # before what its nodes read from
             try:
                 runner.start(fetching, starts_over(config) if starts_over is not None else {})
             finally:
@@ -92,8 +111,6 @@ def launch(
             read = {query.name: read_topics(topology, query) for query in topology.queries}
             registered.note(runner.cluster_id, read)
             yield runner
-        finally:
-            runner.stop()
 
 
 def _can_start_early(topology: Topology, needs: Needs) -> bool:

@@ -28,7 +28,6 @@ from headrace.topology import (
     App,
     Duration,
     Schema,
-    StateStore,
     Topology,
 )
 
@@ -71,7 +70,6 @@ class Runner:
         """By node that started over, where its old checkpoint is."""
         self.cluster_id = ""
         self._keep_going = keep_going
-        self._app = app
         self._spark = spark
         self._owns_spark = spark is None or not keeps_spark
         self._cluster: Cluster | None = None
@@ -203,7 +201,7 @@ class Runner:
         if self._spark is None:
             assert self._cluster is not None
             self._spark = start_spark(
-                self._app, config, jars, held=real_time_slots(self.topology, self._cluster, config)
+                self.topology, config, jars, held=real_time_slots(self.topology, self._cluster, config)
             )
         prepare_session(self._spark)
         return plan_topology(self.topology, self._spark, config)
@@ -388,16 +386,16 @@ class Runner:
 
 
 def start_spark(
-    app: App | Topology, config: RunConfig, jars: Progress | None = None, *, held: int = 0
+    topology: Topology, config: RunConfig, jars: Progress | None = None, *, held: int = 0
 ) -> "SparkSession":
     """Start the session of an app, whose real-time nodes occupy as many tasks as `held` all the time."""
     # In local mode: all cores, and a thread more for each of those tasks.
     local = LOCAL.replace("*", str((os.cpu_count() or 1) + held)) if held else LOCAL
     return start_session(
-        (app.topology() if isinstance(app, App) else app).app_name,
+        topology.app_name,
         home=config.home,
         master=config.spark or local,
-        state=app.state if isinstance(app, App) else StateStore.ROCKSDB,
+        state=topology.state,
         partitions=config.state_partitions,
         settings=config.spark_settings,
         progress=jars,
