@@ -26,7 +26,7 @@ __all__ = ["drive"]
 
 
 class Stopped(BaseException):
-    """SIGTERM before the queries run. The supervisor sends it for Ctrl-C too."""
+    """Stopped before the queries run: by SIGTERM, which the supervisor sends for Ctrl-C too, or for lack of services."""
 
 
 def drive(
