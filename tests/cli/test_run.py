@@ -353,24 +353,6 @@ def view(dsn: str) -> dict[str, int]:
     return {card: int(amount) for card, amount in found}
 
 
-def test_a_service_that_does_not_start_ends_the_spark_that_started_meanwhile(folder: Path) -> None:
-    (folder / ".headrace").mkdir()
-    (folder / ".headrace" / "broker").write_text("not a folder")
-    done = plain(folder, "run", "fraud.py")
-    assert done.returncode == 1
-    assert "the broker did not start" in done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
-    home = str(folder / ".headrace")
-    wait_until(lambda: not any(home in word for process in psutil.process_iter() for word in words_of(process)))
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
 def plain(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     with logged(folder, *words, environment=environment) as process:
         out, err = process.communicate(timeout=PATIENCE)

@@ -26,7 +26,7 @@ __all__ = ["drive"]
 
 
 class Stopped(BaseException):
-    """Stopped before the queries run: by SIGTERM, which the supervisor sends for Ctrl-C too, or for lack of services."""
+    """SIGTERM before the queries run. The supervisor sends it for Ctrl-C too."""
 
 
 def drive(
@@ -71,7 +71,7 @@ def _run(
         threads.start("supervisor", lambda: _listen(link, display))
         return Addresses(answer["kafka"], answer["postgres"])
 
-    def agreed(config: "RunConfig") -> "Mapping[str, Offsets | None]":
+    def starts_over(config: "RunConfig") -> "Mapping[str, Offsets | None]":
         # A driver that is restarted resumes; it does not reset its nodes once more.
         return starting_over.agreed(config, display) if answer["first"] else {}
 
@@ -85,7 +85,7 @@ def _run(
         keep_going=keep_going,
         threads=threads,
         processes=processes,
-        starts_over=agreed if starting_over.is_wanted else None,
+        starts_over=starts_over,
         fetching=fetching,
         remark=display.remark,
     )

@@ -28,13 +28,9 @@ class StartingOver:
         if both := sorted(query.name for query in self._resets if query.name in replayed):
             raise InputError(f"{', '.join(both)} cannot be both reset and replayed", next_step="choose one of the two")
 
-    @property
-    def is_wanted(self) -> bool:
-        return bool(self._resets or self._replays)
-
     def agreed(self, config: "RunConfig", display: Display) -> "dict[str, Offsets | None]":
         """The nodes that start over and their offsets, once that is confirmed."""
-        if not self.is_wanted:
+        if not self._resets and not self._replays:
             return {}
         from headrace.config import Cluster
         from headrace.engine import Checkpoints, plan_replays

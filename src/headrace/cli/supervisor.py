@@ -92,11 +92,7 @@ class Supervisor:
         if (needs := message.get("needs")) is not None:
             first = self._addresses is None
             if self._addresses is None:
-                try:
-                    self._addresses = self._started(services, **needs)
-                except BaseException:
-                    link.send(stop=True)  # it waits for the addresses
-                    raise
+                self._addresses = self._started(services, **needs)
             link.send(**self._addresses, first=first, seconds=self._seconds_left())
         if (java := message.get("running")) is not None:
             self._running_since = time.monotonic()

@@ -1,14 +1,13 @@
 """Starting an app: the one way for `headrace run`, `app.running` and the harness of tests."""
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.config.reachability import RESTART_SECONDS, check_reachable
 from headrace.config.run import Offsets, RunConfig
-from headrace.engine.run.runner import Runner, start_spark
+from headrace.engine.run.runner import Runner
 from headrace.engine.run.topics import read_topics
 from headrace.services.children import children_of
 from headrace.services.embedded import Addresses
@@ -64,67 +63,46 @@ def launch(
     keep_going: bool = False,
     threads: Threads | None = None,
     processes: Supervised | None = None,
-    starts_over: StartsOver | None = None,
+    starts_over: StartsOver = lambda _: {},
     fetching: "Progress | None" = None,
     remark: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Runner]:
     """Run an app until the end of the `with` block.
 
-    It takes the app's lock in the home folder, checks the addresses that were given (`option` is how another one is
-    given), asks `embedded` for the addresses of services that are needed, resets the nodes that `starts_over` names,
+    It takes the app's lock in the home folder, asks `embedded` for the addresses of services that are needed, checks
+    the addresses that were given (`option` is how another one is given), resets the nodes that `starts_over` names,
     starts the queries, and notes in the home folder what they read. `processes` starts what the app needs beside its
     nodes; without it, that does not run. `remark` is told what a person should know.
-    `embedded` is called in a thread, because Spark starts meanwhile if it can; with `starts_over` it starts later,
-    because a person may be asked.
     """
     topology = app if isinstance(app, Topology) else app.topology()
     with Home(config.home).running(topology.app_name) as registered:
         needs = needs_of(topology, config)
-        _check_given(topology, config, option)
-        early: SparkSession | None = None
-        try:
-            with ThreadPoolExecutor(1, "headrace services") as pool:
-                asked = pool.submit(embedded, needs)
-                if spark is None and starts_over is None and _can_start_early(topology, needs):
-                    early = start_spark(topology, config, fetching)
-            found = asked.result()
-        except BaseException:
-            if early is not None:
-                early.stop()
-            raise
+        found = embedded(needs)
         config = replace(
             config,
             kafka=config.kafka or found.kafka,
             postgres=config.postgres or found.postgres,
             create_inputs=config.create_inputs or needs.kafka,
         )
-        runner = Runner(app, config, spark or early, keep_going=keep_going, threads=threads, keeps_spark=early is None)
-        with ExitStack() as stack:
-            stack.callback(runner.stop)
-            if processes is not None:
-                stack.enter_context(processes.running(children_of(topology, config)))
-                stack.callback(runner.stop)  # before what its nodes read from
+        _check_addresses(topology, config, needs, option)
+        runner = Runner(app, config, spark, keep_going=keep_going, threads=threads)
+        with nullcontext() if processes is None else processes.running(children_of(topology, config)):
             try:
-                runner.start(fetching, starts_over(config) if starts_over is not None else {})
+                try:
+                    runner.start(fetching, starts_over(config))
+                finally:
+                    for name, place in runner.kept.items():
+                        remark(f"the old checkpoint of {name} is kept in {place}")
+                read = {query.name: read_topics(topology, query) for query in topology.queries}
+                registered.note(runner.cluster_id, read)
+                yield runner
             finally:
-                for name, place in runner.kept.items():
-                    remark(f"the old checkpoint of {name} is kept in {place}")
-            read = {query.name: read_topics(topology, query) for query in topology.queries}
-            registered.note(runner.cluster_id, read)
-            yield runner
+                runner.stop()
 
 
-def _can_start_early(topology: Topology, needs: Needs) -> bool:
-    """Whether Spark can start before Kafka is there.
-
-    A cluster's topics are checked first, and each partition that a real-time node reads takes a thread of Spark.
-    """
-    return needs.kafka and not any(query.is_real_time for query in topology.queries)
-
-
-def _check_given(topology: Topology, config: RunConfig, option: str) -> None:
+def _check_addresses(topology: Topology, config: RunConfig, needs: Needs, option: str) -> None:
     """Report a wrong address at once, before Spark starts."""
-    if config.kafka is not None:
-        check_reachable(config.kafka, RESTART_SECONDS, option, config.security_protocol)
-    if config.postgres is not None and any(query.table_name for query in topology.queries):
+    if not needs.kafka:
+        check_reachable(config.kafka_address, RESTART_SECONDS, option, config.security_protocol)
+    if any(query.table_name for query in topology.queries):
         check_postgres(config.postgres_dsn)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.engine.plan.planner import PlannedQuery
     from headrace.engine.run.node_run import NodeRun
 
-__all__ = ["Runner", "start_spark"]
+__all__ = ["Runner"]
 
 POLL = 0.2
 PROGRESS_EVERY = 1.0
@@ -46,8 +46,8 @@ PROGRESS_EVERY = 1.0
 class Runner:
     """Runs an app. The addresses in `config` must be those of services that are up.
 
-    A session that is given is left running unless `keeps_spark` is false; one that is started here ends with the run.
-    With `keep_going`, a node that fails for good stops only itself and the nodes that depend on it.
+    A session that is given is left running; one that is started here ends with the run. With `keep_going`, a node that
+    fails for good stops only itself and the nodes that depend on it.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class Runner:
         *,
         keep_going: bool = False,
         threads: Threads | None = None,
-        keeps_spark: bool = True,
     ) -> None:
         self.topology = app.topology() if isinstance(app, App) else app
         self.config = config
@@ -71,7 +70,7 @@ class Runner:
         self.cluster_id = ""
         self._keep_going = keep_going
         self._spark = spark
-        self._owns_spark = spark is None or not keeps_spark
+        self._owns_spark = spark is None
         self._cluster: Cluster | None = None
         self._runs: list[NodeRun] = []
         self._stop_asked = Event()
@@ -199,12 +198,23 @@ class Runner:
         from headrace.engine.run.node_run import prepare_session
 
         if self._spark is None:
-            assert self._cluster is not None
-            self._spark = start_spark(
-                self.topology, config, jars, held=real_time_slots(self.topology, self._cluster, config)
+            self._spark = start_session(
+                self.topology.app_name,
+                home=config.home,
+                master=config.spark or self._local_master(config),
+                state=self.topology.state,
+                partitions=config.state_partitions,
+                settings=config.spark_settings,
+                progress=jars,
             )
         prepare_session(self._spark)
         return plan_topology(self.topology, self._spark, config)
+
+    def _local_master(self, config: RunConfig) -> str:
+        """All cores, and a thread more for each task that a real-time node occupies all the time."""
+        assert self._cluster is not None
+        held = real_time_slots(self.topology, self._cluster, config)
+        return LOCAL if not held else LOCAL.replace("*", str((os.cpu_count() or 1) + held))
 
     def _run_of(
         self, planned: "PlannedQuery", checkpoint: Checkpoint, config: RunConfig, cluster: Cluster
@@ -385,20 +395,3 @@ class Runner:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def start_spark(
-    topology: Topology, config: RunConfig, jars: Progress | None = None, *, held: int = 0
-) -> "SparkSession":
-    """Start the session of an app, whose real-time nodes occupy as many tasks as `held` all the time."""
-    # In local mode: all cores, and a thread more for each of those tasks.
-    local = LOCAL.replace("*", str((os.cpu_count() or 1) + held)) if held else LOCAL
-    return start_session(
-        topology.app_name,
-        home=config.home,
-        master=config.spark or local,
-        state=topology.state,
-        partitions=config.state_partitions,
-        settings=config.spark_settings,
-        progress=jars,
-    )
