@@ -60,6 +60,15 @@ class RecordProducer:
         """Text is sent as UTF-8. The timestamp is in milliseconds; 0 is the producer's own clock."""
         self._produce(topic, value, key, None, timestamp, partition)
 
+    def send_records(self, records: Iterable[tuple[str, Any, Any, int, int]]) -> None:
+        """The same for many: topic, key, value, timestamp and partition of each."""
+        produce = self._producer.produce
+        for topic, key, value, timestamp, partition in records:
+            try:
+                produce(topic, value, key, partition, timestamp=timestamp)
+            except (BufferError, KafkaException):
+                self._produce(topic, value, key, None, timestamp, partition)
+
     def flush(self) -> None:
         """Wait until every record was acknowledged."""
         left = self._producer.flush(self._limit)
