@@ -49,6 +49,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as home:
         os.environ["HEADRACE_HOME"] = home
         subprocess.run(headrace("up", "--home", home), check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(headrace("topics", "create", sent.topic_name), check=True, stdout=subprocess.DEVNULL)
         workers: list[subprocess.Popen[bytes]] = []
         try:
             good, bad = set(), set()

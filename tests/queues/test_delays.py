@@ -158,6 +158,37 @@ def test_a_cancelled_message_is_not_delivered_and_one_with_the_same_id_is_replac
     assert received.numbers == {3: 1, 4: 1}
 
 
+def test_an_id_belongs_to_its_queue(config: RunConfig, queue: hr.Queue) -> None:
+    other = hr.App("shop").queue(f"{queue.name}_2", "n BIGINT")
+    with serving(config) as service, QueueSender(queue, config) as sender, QueueSender(other, config) as second:
+        assert service.active.wait(LIMIT)
+        received, elsewhere = Received(config, queue), Received(config, other)
+        sender.send({"n": 1}, delay="500 ms", id="order-1").result(LIMIT)
+        second.send({"n": 2}, delay="500 ms", id="order-1").result(LIMIT)
+        second.cancel("order-1").result(LIMIT)
+        sender.send({"n": 3}, delay="700 ms").result(LIMIT)
+        until(lambda: received.numbers[3], "the last message")
+        received.stop()
+        elsewhere.stop()
+    assert received.numbers == {1: 1, 3: 1}
+    assert elsewhere.numbers == {}
+
+
+def test_a_topic_that_refuses_its_message_does_not_hold_back_others(config: RunConfig, queue: hr.Queue) -> None:
+    small = hr.App("shop").queue(f"{queue.name}_small", "n BIGINT, text STRING")
+    Cluster(config).create(small.topic_name, 1, {"max.message.bytes": "1000"})
+    with serving(config) as service, QueueSender(queue, config) as sender, QueueSender(small, config) as second:
+        assert service.active.wait(LIMIT)
+        received = Received(config, queue)
+        second.send({"n": 1, "text": "x" * 5000}, delay="300 ms", id="large").result(LIMIT)
+        for number in range(20):
+            sender.send({"n": number}, delay="300 ms").result(LIMIT)
+        until(lambda: len(received.numbers) == 20, "those of the other queue")
+        second.cancel("large").result(LIMIT)
+        received.stop()
+    assert set(received.numbers.values()) == {1}
+
+
 def test_a_periodic_message_comes_again_until_it_is_cancelled_each_time_with_its_own_id(
     config: RunConfig, queue: hr.Queue
 ) -> None:
