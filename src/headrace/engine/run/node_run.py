@@ -35,8 +35,12 @@ BATCH_LIMIT = 300.0
 """How many seconds a stop waits for the batch that is being written."""
 IDLE_LIMIT = 10.0
 EXIT_LIMIT = 5.0
+EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Retrying does not help: a session cannot be replaced under the other queries, nor can a checkpoint that does not fit.
 HOPELESS = (EngineError, ViewChanged)
+
+
+_starting = Lock()
 
 
 class Stopping(Exception):
@@ -63,7 +67,10 @@ class NodeRun:
         self.node = planned.node
         self.checkpoint = checkpoint
         self.tracker = Tracker(self.node.name, self.node.kind, topics, checkpoint.positions())
-        self.tracker.restore(checkpoint.watermark(checkpoint.committed_batch()), checkpoint.progress_note())
+        self._empty_batches = planned.can_fall_due or config.markers
+        committed = checkpoint.committed_batch()
+        known = checkpoint.watermark(committed) if self._empty_batches else checkpoint.watermark_after(committed)
+        self.tracker.restore(known, checkpoint.progress_note())
         self.failure: NodeFailed | None = None
         self._planned = planned
         self._sink = sink
@@ -136,7 +143,11 @@ class NodeRun:
     def progress(self) -> NodeProgress:
         if (query := self._query) is not None:
             try:
+                before = self.tracker.last_batch
                 self.tracker.read(query)
+                if not self._empty_batches and self.tracker.last_batch != before:
+                    # Spark would report it with the empty batch, and only the nodes that read this one wait for it.
+                    self.tracker.watermark_is(self.checkpoint.watermark_after(self.tracker.last_batch))
             except (Py4JError, OSError):
                 pass  # Spark has ended or is ending: the thread of the node reports it
         return self.tracker.shown(self._state, self._errors, self._last_error)
@@ -224,7 +235,10 @@ class NodeRun:
             # PySpark's type hints do not have it.
             interval = str(self._config.real_time_interval)
             writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
-        self._query = writer.start()
+        # Spark takes the setting from the session as it is now.
+        with _starting:
+            frame.sparkSession.conf.set(EMPTY_BATCHES, str(self._empty_batches).lower())
+            self._query = writer.start()
         self._query_known.set()
         self._state = NodeState.RUNNING
 
