@@ -237,7 +237,8 @@ class NodeRun:
             writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
         # Spark takes the setting from the session as it is now.
         with _starting:
-            frame.sparkSession.conf.set(EMPTY_BATCHES, str(self._empty_batches).lower())
+            if EMPTY_BATCHES not in self._config.spark_settings:
+                frame.sparkSession.conf.set(EMPTY_BATCHES, str(self._empty_batches).lower())
             self._query = writer.start()
         self._query_known.set()
         self._state = NodeState.RUNNING
