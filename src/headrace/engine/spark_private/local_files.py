@@ -44,7 +44,7 @@ public class {NAME} extends LocalFileSystem {{
 def set_permissions_without_a_process(spark: "SparkSession") -> None:
     """For all files that this Java process writes from now on; once for each process."""
     jvm: Any = spark._jvm
-    conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    conf = spark.sparkContext._jsc.hadoopConfiguration()
     file_systems, files = jvm.org.apache.hadoop.fs.FileSystem, jvm.java.net.URI.create("file:///")
     current = file_systems.get(files, conf)
     if current.getClass().getName() == LOCAL_FILE_SYSTEM:

@@ -27,7 +27,7 @@ def collect_garbage() -> None:
 
 def main() -> None:
     # The only use that the daemon makes of the module is `gc.collect()` after a task.
-    daemon.gc = SimpleNamespace(collect=collect_garbage)  # type: ignore[attr-defined]
+    setattr(daemon, "gc", SimpleNamespace(collect=collect_garbage))  # noqa: B010 - no public name of PySpark's
     daemon.manager()
 
 
