@@ -40,8 +40,8 @@ def run(bench: Bench) -> Section:
         "topology-memory",
         "Memory of a topology over time",
         [
-            f"{RATE} payments a second through the six nodes of `topology` in {minutes} min, {batches:,} batches: what is "
-            f"held after each of these minutes, beside what was held after {WARM_UP}. The heap is measured after a "
+            f"{RATE} payments a second through the six nodes of `topology`, {minutes} min, {batches:,} batches: what "
+            f"is held after each of these minutes, beside what was held after {WARM_UP}. The heap is measured after a "
             "full collection. Other work may run beside it."
         ],
         peer=f"after {WARM_UP} min",

@@ -5,8 +5,8 @@ buckets, whether they have had rows or not.
 
 An operator that waits for the watermark takes its step in all buckets whenever the watermark has moved, even if no row
 comes: a bucket has one timer for that. What falls due comes out, and what is no longer needed goes. Rows are late by
-the watermark of the batch before, as in Spark's own operators. Any other operator takes a step only in buckets that have
-rows, late by the watermark of their own batch: a bucket need not know what the others have seen.
+the watermark of the batch before, as in Spark's own operators. Any other operator takes a step only in buckets that
+have rows, late by the watermark of their own batch: a bucket need not know what the others have seen.
 
 Beside its chunks a bucket has a note of what it acted on last and with what it was made: a state that was made with
 another number of buckets or in another layout is refused.

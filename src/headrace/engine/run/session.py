@@ -32,7 +32,7 @@ LATE_C2 = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=400000"
 )
-"""Java's second compiler starts ten times later than it would: in the first minutes it takes a core from the batches."""
+"""Java's second compiler starts ten times later: in the first minutes it would take a core from the batches."""
 STATE_STORES = {StateStore.ROCKSDB: ROCKSDB_STATE, StateStore.MEMORY: IN_MEMORY_STATE}
 
 
