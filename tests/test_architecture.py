@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "headrace"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 QUESTIONS = (
     "a Kafka API", "a window", "a source", "a sink", "a command", "a setting", "a fault test", "a benchmark",
-    "an error", "a page of docs",
+    "a process beside Spark", "an error", "a page of docs",
 )  # fmt: skip
 KINDS = {
     "Node", "Channel", "Source", "Topic", "TableTopic", "Files", "Rate", "FunctionNode", "Step", "QueryNode", "Stream",

@@ -39,6 +39,7 @@ from headrace.topology import collect as collect
 from headrace.topology import corrected_time as corrected_time
 from headrace.topology import count as count
 from headrace.topology import count_distinct as count_distinct
+from headrace.topology import database as database
 from headrace.topology import first as first
 from headrace.topology import hopping as hopping
 from headrace.topology import ingestion_time as ingestion_time

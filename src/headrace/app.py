@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.clients import Consumer, Producer, Receipt, Record
     from headrace.engine.run.progress import NodeProgress
     from headrace.engine.run.runner import Runner
+    from headrace.supervised import ProcessStatus, Supervised
     from headrace.tables import ViewReader
 
 __all__ = ["App", "Running", "View"]
@@ -81,10 +82,11 @@ class View(topology.View):
 class Running:
     """An app that runs in this process: its services and settings, and what its nodes do."""
 
-    def __init__(self, runner: "Runner") -> None:
+    def __init__(self, runner: "Runner", processes: "Supervised") -> None:
         self.kafka = runner.config.kafka_address
         self.postgres = runner.config.postgres
         self._runner = runner
+        self._processes = processes
 
     @property
     def topology(self) -> Topology:
@@ -110,6 +112,10 @@ class Running:
         """Every node, in the order of the graph. Raises once the run has failed, such as NodeFailed for a node."""
         self._runner.check()
         return self._runner.progress()
+
+    def processes(self) -> "list[ProcessStatus]":
+        """The processes beside Spark, such as those of captures: name, state, pid, figures, restarts, last error."""
+        return self._processes.status()
 
     def settle(self) -> None:
         """Process all records in the topics and their results, node by node down the graph."""
@@ -160,11 +166,12 @@ class App(topology.App):
         """
         from headrace.engine.run.spark_log import spark_log_path
         from headrace.services import Addresses, Services
-        from headrace.services.launching import Needs, launch
+        from headrace.services.launching import Needs, launch, processes_of
         from headrace.threads import Threads
 
         config = RunConfig.load({"home": home, "kafka": kafka, "spark": spark, "postgres": postgres})
         threads = Threads(spark_log_path(config.home))
+        processes = processes_of(config, threads)
         with ExitStack() as stack:
 
             def embedded(needs: Needs) -> Addresses:
@@ -173,8 +180,9 @@ class App(topology.App):
                 used = Services(config.home).used(kafka=needs.kafka, postgres=needs.postgres, threads=threads)
                 return stack.enter_context(used)
 
-            with launch(self, config, embedded, option="kafka=", threads=threads) as runner:
-                yield Running(runner)
+            launched = launch(self, config, embedded, option="kafka=", threads=threads, processes=processes)
+            with launched as runner:
+                yield Running(runner, processes)
                 runner.check()
 
     def producer(self, *, kafka: str | None = None) -> "Producer":

@@ -1,4 +1,4 @@
-"""Processes that outlive the one that started them: started with a log, found again by their command line, ended."""
+"""Processes in sessions of their own: started with a log, found again by their command line, ended."""
 
 import subprocess
 import time
@@ -14,14 +14,25 @@ LARGEST_LOG = 10 << 20
 POLL = 0.02
 
 
-def spawn(command: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a process in its own session, so that Ctrl-C in this terminal does not reach it."""
+def spawn(
+    command: Sequence[str], log: Path, *, folder: Path = Path("/"), descriptors: Sequence[int] = ()
+) -> "subprocess.Popen[bytes]":
+    """Start a process in its own session, so that Ctrl-C in this terminal does not reach it.
+
+    `descriptors` are the files that it inherits.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and log.stat().st_size > LARGEST_LOG:
         log.replace(log.with_name(log.name + ".1"))
     with log.open("ab") as file:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, cwd="/"
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            cwd=folder,
+            pass_fds=descriptors,
         )
 
 

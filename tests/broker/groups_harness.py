@@ -7,11 +7,21 @@ from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from headrace.broker import topics
 from headrace.broker.clock import Clock
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups import SCHEMA, GroupCoordinator, Offsets
-from headrace.broker.groups.messages import JoinAnswer, JoinRequest, LeavingMember, Protocol, SyncAnswer, SyncRequest
+from headrace.broker.groups import SCHEMA, Groups, Offsets
+from headrace.broker.groups.classic.messages import (
+    JoinAnswer,
+    JoinRequest,
+    LeavingMember,
+    Protocol,
+    SyncAnswer,
+    SyncRequest,
+)
 from headrace.broker.settings import BrokerSettings
+from headrace.broker.storage.files import Disk
+from headrace.broker.storage.manager import LogManager
 from headrace.broker.store import Store, StoreError
 
 T = TypeVar("T")
@@ -95,10 +105,16 @@ class House:
     def _start(self, settings: dict[str, str]) -> None:
         self.settings = BrokerSettings.parse(settings)
         self.store = FragileStore(self.folder / "metadata.db", durable=False)
-        self.store.load(lambda connection: [connection.execute(statement) for statement in SCHEMA.split(";")])
+        self.store.load(
+            lambda connection: [connection.execute(statement) for statement in (topics.SCHEMA + SCHEMA).split(";")]
+        )
         self.offsets = Offsets(self.store, self.settings, self.clock)
         self.offsets.load()
-        self.groups = GroupCoordinator(self.store, self.settings, self.clock, self.offsets)
+        disk = Disk(durable=False)
+        logs = LogManager(self.folder, self.store, self.settings, self.clock, disk, unclean=False)
+        self.topics = topics.Topics(self.store, self.settings, logs)
+        self.topics.load()
+        self.groups = Groups(self.store, self.settings, self.clock, self.offsets, self.topics)
         self.groups.load()
         self.store.start()
 
@@ -163,7 +179,7 @@ class House:
             assert answer.assignment == member.name.encode(), (answer, member.name)
 
     def state(self, group_id: str = GROUP) -> str:
-        return self.groups.describe(group_id).state
+        return self.groups.classic.describe(group_id).state
 
 
 def subscription(*topics: str, extra: bytes = b"") -> bytes:
@@ -208,7 +224,7 @@ class TestMember:
         self._syncing: asyncio.Task[SyncAnswer] | None = None
 
     async def ask_join(self) -> JoinAnswer:
-        return await self.house.groups.join(
+        return await self.house.groups.classic.join(
             JoinRequest(
                 group_id=self.group_id,
                 member_id=self.member_id,
@@ -265,7 +281,7 @@ class TestMember:
 
     async def begin_sync(self, assignments: dict[str, bytes] | None = None) -> None:
         self._syncing = self._task(
-            self.house.groups.sync(
+            self.house.groups.classic.sync(
                 SyncRequest(
                     group_id=self.group_id,
                     member_id=self.member_id,
@@ -293,20 +309,22 @@ class TestMember:
 
     def heartbeat(self) -> ErrorCode:
         try:
-            self.house.groups.heartbeat(self.group_id, self.member_id, self.generation, self.instance)
+            self.house.groups.classic.heartbeat(self.group_id, self.member_id, self.generation, self.instance)
         except ApiError as error:
             return error.code
         return ErrorCode.NONE
 
     def commit_code(self, *, transactional: bool = False) -> ErrorCode:
         try:
-            self.house.groups.check_commit(self.group_id, self.member_id, self.generation, self.instance, transactional)
+            self.house.groups.classic.check_commit(
+                self.group_id, self.member_id, self.generation, self.instance, transactional
+            )
         except ApiError as error:
             return error.code
         return ErrorCode.NONE
 
     async def leave(self) -> ErrorCode:
-        (code,) = await self.house.groups.leave(self.group_id, [LeavingMember(self.member_id, self.instance)])
+        (code,) = await self.house.groups.classic.leave(self.group_id, [LeavingMember(self.member_id, self.instance)])
         return code
 
     def _task(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":

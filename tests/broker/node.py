@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from headrace.broker import groups
 from headrace.broker.clock import Clock
-from headrace.broker.groups import offsets
+from headrace.broker.groups import Groups
 from headrace.broker.groups.offsets import Offsets
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.storage import checkpoint
@@ -37,7 +38,7 @@ class Node:
         self.settings = BrokerSettings.parse(settings)
         self.clock = Clock()
         self.store = Store(folder / "metadata.db")
-        statements = ";".join((SCHEMA, checkpoint.SCHEMA, offsets.SCHEMA)).split(";")
+        statements = ";".join((SCHEMA, checkpoint.SCHEMA, groups.SCHEMA)).split(";")
         self.store.load(lambda connection: [connection.execute(statement) for statement in statements])
         self.logs = LogManager(folder, self.store, self.settings, self.clock, Disk(), unclean=unclean)
         self.logs.load()
@@ -47,11 +48,14 @@ class Node:
         self.offsets = Offsets(self.store, self.settings, self.clock)
         self.offsets.load()
         self.topics.forgetters.append(self.offsets.forget_topic)
+        self.groups = Groups(self.store, self.settings, self.clock, self.offsets, self.topics)
+        self.groups.load()
         self.node_id, self.cluster_id, self.advertised = 1, "a-cluster", ("127.0.0.1", 9092)
         self.store.start()
         self.logs.start()
 
     async def close(self) -> None:
+        self.groups.close()
         await self.topics.settle()
         await self.logs.close()
         self.store.close()

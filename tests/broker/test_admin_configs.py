@@ -127,7 +127,7 @@ async def test_descriptions_are_refused_as_kafka_does(node: Node) -> None:
         (BROKER, "2", ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ErrorCode.INVALID_REQUEST),
         (BROKER_LOGGER, "1", ErrorCode.INVALID_REQUEST),
-        (GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (GROUP, "", ErrorCode.INVALID_REQUEST),
         (CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),
     ]
@@ -171,7 +171,10 @@ async def test_alter_is_refused_as_kafka_does(node: Node) -> None:
         (BROKER, "", {"num.partitions": "2"}, ErrorCode.INVALID_REQUEST, "Cannot update these configs dynamically"),
         (BROKER, "1", {"num.partition": "2"}, ErrorCode.INVALID_CONFIG, "num.partitions"),
         (BROKER, "5", {}, ErrorCode.INVALID_REQUEST, "Unexpected broker id, expected 1"),
-        (GROUP, "g", {"consumer.session.timeout.ms": "1"}, ErrorCode.INVALID_REQUEST, "GROUP"),
+        (GROUP, "g", {"consumer.session.timeout.ms": "1"}, ErrorCode.INVALID_CONFIG, "share.session.timeout.ms"),
+        (GROUP, "g", {"share.record.lock.duration.ms": "14999"}, ErrorCode.INVALID_CONFIG, "15000"),
+        (GROUP, "g", {"share.auto.offset.reset": "by_duration:1h"}, ErrorCode.INVALID_CONFIG, "PT1H"),
+        (GROUP, "", {"share.delivery.count.limit": "3"}, ErrorCode.INVALID_REQUEST, "Default group"),
         (0, "x", {}, ErrorCode.INVALID_REQUEST, "Unknown resource type 0"),
     ]
     for kind, name, configs, code, message in cases:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups.messages import LeavingMember, Protocol, SyncAnswer, SyncRequest
-from headrace.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
+from headrace.broker.groups.classic.messages import LeavingMember, Protocol, SyncAnswer, SyncRequest
+from headrace.broker.groups.classic.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS
 from headrace.broker.groups.timers import Timer
 from tests.broker.groups_harness import (
     DELAY_MS,
@@ -328,8 +328,8 @@ async def test_leaving(house: House) -> None:
     assert (await a.joined()).generation == 2
     assert await a.leave() is ErrorCode.NONE
     assert house.state() == "Empty"
-    assert house.groups.describe(GROUP).protocol_type == "consumer"
-    assert await house.groups.leave("nowhere", [LeavingMember("x")]) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert house.groups.classic.describe(GROUP).protocol_type == "consumer"
+    assert await house.groups.classic.leave("nowhere", [LeavingMember("x")]) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
 @run
@@ -403,7 +403,7 @@ async def test_a_second_join_over_another_connection_frees_the_first(house: Hous
 
 @run
 async def test_commits_by_state_and_generation(house: House) -> None:
-    check = house.groups.check_commit
+    check = house.groups.classic.check_commit
     check(GROUP, "", -1, None, False)  # a group that is not there yet
     with pytest.raises(ApiError, match="ILLEGAL_GENERATION"):
         check(GROUP, "m", 1, None, False)
@@ -481,13 +481,13 @@ async def test_two_syncs_of_the_leader_store_one_assignment(house: House) -> Non
     def sync(assignment: bytes) -> Coroutine[Any, Any, SyncAnswer]:
         shares = ((a.member_id, assignment),)
         request = SyncRequest(group_id=GROUP, member_id=a.member_id, generation=a.generation, assignments=shares)
-        return house.groups.sync(request)
+        return house.groups.classic.sync(request)
 
     first, second = await asyncio.gather(sync(b"first"), sync(b"second"))
     assert first.error is ErrorCode.REBALANCE_IN_PROGRESS
     assert (second.error, second.assignment) == (ErrorCode.NONE, b"first")
     await house.restart()
-    assert house.groups.describe(GROUP).members[0].assignment == b"first"
+    assert house.groups.classic.describe(GROUP).members[0].assignment == b"first"
 
 
 @run
@@ -502,7 +502,7 @@ async def test_who_joins_while_the_assignment_is_being_stored_makes_it_void(hous
     b.member_id = (await b.ask_join()).member_id
     shares = tuple(a.shares().items())
     sync = SyncRequest(group_id=GROUP, member_id=a.member_id, generation=a.generation, assignments=shares)
-    syncing = asyncio.ensure_future(house.groups.sync(sync))
+    syncing = asyncio.ensure_future(house.groups.classic.sync(sync))
     b._joining = b._task(b.ask_join())
     assert (await syncing).error is ErrorCode.REBALANCE_IN_PROGRESS
     await house.settle()

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups import OffsetEntry
-from headrace.broker.groups.messages import Protocol
+from headrace.broker.groups.classic.messages import Protocol
 from headrace.broker.groups.offsets import PartitionKey
 from tests.broker.groups_harness import GROUP, House, keep_alive, run, subscription
 
@@ -16,16 +16,16 @@ RETENTION = {"offsets_retention_minutes": "10", "offsets_retention_check_interva
 
 @run
 async def test_describe(house: House) -> None:
-    missing = house.groups.describe(GROUP)
+    missing = house.groups.classic.describe(GROUP)
     assert (missing.found, missing.state) == (False, "Dead")
     a, _b = await house.member_in("a", "b")
-    described = house.groups.describe(GROUP)
+    described = house.groups.classic.describe(GROUP)
     assert (described.state, described.protocol_type, described.protocol_name) == ("Stable", "consumer", "range")
     first = described.members[0]
     assert (first.member_id, first.client_id, first.client_host) == (a.member_id, "a", "/127.0.0.1")
     assert (first.metadata, first.assignment) == (subscription("t"), b"a")
     await a.begin_join()
-    rebalancing = house.groups.describe(GROUP)
+    rebalancing = house.groups.classic.describe(GROUP)
     assert (rebalancing.state, rebalancing.protocol_name) == ("PreparingRebalance", "")
     assert rebalancing.members[0].metadata == b""
 
@@ -74,7 +74,7 @@ async def test_while_a_group_is_deleted_nobody_joins_or_commits(house: House) ->
     newcomer = house.member("n")
     assert (await newcomer.ask_join()).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     with pytest.raises(ApiError, match="COORDINATOR_NOT_AVAILABLE"):
-        house.groups.check_commit(GROUP, "", -1, None, False)
+        house.groups.classic.check_commit(GROUP, "", -1, None, False)
     assert await deletion == [ErrorCode.NONE]
     (b,) = await house.member_in("b")
     assert b.generation == 1
@@ -93,20 +93,20 @@ async def test_on_a_full_disk_nothing_is_deleted(house: House) -> None:
 @run
 async def test_which_offsets_may_be_deleted(house: House) -> None:
     with pytest.raises(ApiError, match="GROUP_ID_NOT_FOUND"):
-        house.groups.check_offset_delete(GROUP)
+        house.groups.classic.check_offset_delete(GROUP)
     (a,) = await house.member_in("a")
-    is_subscribed_to = house.groups.check_offset_delete(GROUP)
+    is_subscribed_to = house.groups.classic.check_offset_delete(GROUP)
     assert is_subscribed_to("t")
     assert not is_subscribed_to("u")
     await a.leave()
-    assert not house.groups.check_offset_delete(GROUP)("t")
+    assert not house.groups.classic.check_offset_delete(GROUP)("t")
     unreadable = house.member("u", group_id="unreadable", protocols=(Protocol("range", b"\x00"),))
     await house.form([unreadable])
-    assert house.groups.check_offset_delete("unreadable")("anything")
+    assert house.groups.classic.check_offset_delete("unreadable")("anything")
     connect = house.member("k", group_id="connect", protocol_type="connect")
     await house.form([connect])
     with pytest.raises(ApiError, match="NON_EMPTY_GROUP"):
-        house.groups.check_offset_delete("connect")
+        house.groups.classic.check_offset_delete("connect")
 
 
 @run
@@ -192,7 +192,7 @@ async def test_a_commit_made_while_its_elder_expires_stays(house: House) -> None
     await house.offsets.commit("simple", [OffsetEntry("t", 0, 1), OffsetEntry("t", 1, 1)])
     await house.advance(11 * MINUTE_MS)
     await house.offsets.commit("simple", [OffsetEntry("t", 1, 5)])
-    expiry = asyncio.ensure_future(house.groups.expire_offsets())
+    expiry = asyncio.ensure_future(house.groups.expire())
     await asyncio.sleep(0)
     renewed = asyncio.ensure_future(house.offsets.commit("simple", [OffsetEntry("t", 0, 2)]))
     await expiry

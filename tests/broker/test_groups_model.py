@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.broker.errors import ErrorCode
-from headrace.broker.groups.messages import JoinAnswer, Protocol, SyncAnswer
+from headrace.broker.groups.classic.messages import JoinAnswer, Protocol, SyncAnswer
 from tests.broker.groups_harness import GROUP, House, SteppedLoop, TestMember, subscription
 
 CLIENTS = ("a", "b", "c", "s1", "s2")
@@ -176,10 +176,10 @@ class GroupMachine(RuleBasedStateMachine):
             if self.house.state() == "Stable" and all(map(self.has_its_share, self.members.values())):
                 break
         else:
-            raise AssertionError(f"no stable group: {self.house.groups.describe(GROUP)}")
+            raise AssertionError(f"no stable group: {self.house.groups.classic.describe(GROUP)}")
         generations = {member.generation for member in self.members.values()}
         assert len(generations) == 1
-        described = self.house.groups.describe(GROUP)
+        described = self.house.groups.classic.describe(GROUP)
         # Besides, there may be processes that are gone and not missed yet.
         assert {m.member_id for m in described.members} >= {m.member_id for m in self.members.values()}
 

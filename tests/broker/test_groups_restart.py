@@ -1,7 +1,7 @@
 """What groups know after the broker is gone and back."""
 
 from headrace.broker.errors import ErrorCode
-from headrace.broker.groups.messages import Protocol
+from headrace.broker.groups.classic.messages import Protocol
 from tests.broker.groups_harness import DELAY_MS, GROUP, REBALANCE_MS, SESSION_MS, House, keep_alive, run, subscription
 
 
@@ -10,9 +10,9 @@ async def test_members_go_on_as_if_nothing_had_happened(house: House) -> None:
     protocols = (Protocol("range", subscription("t")), Protocol("sticky", b"\x00\x01not readable"))
     a, b = house.member("a", protocols=protocols), house.member("b", instance="b", protocols=protocols)
     await house.form([a, b])
-    before = house.groups.describe(GROUP)
+    before = house.groups.classic.describe(GROUP)
     await house.restart()
-    assert house.groups.describe(GROUP) == before
+    assert house.groups.classic.describe(GROUP) == before
     assert a.heartbeat() is b.heartbeat() is ErrorCode.NONE
     assert a.commit_code() is ErrorCode.NONE
     await b.begin_sync()
@@ -88,7 +88,7 @@ async def test_empty_and_deleted_groups(house: House) -> None:
     await a.leave()
     await house.restart()
     assert house.state() == "Empty"
-    assert house.groups.describe(GROUP).protocol_type == "consumer"
+    assert house.groups.classic.describe(GROUP).protocol_type == "consumer"
     (b,) = await house.member_in("b")
     assert b.generation == 3
     await b.leave()

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups.messages import LeavingMember, Protocol
+from headrace.broker.groups.classic.messages import LeavingMember, Protocol
 from tests.broker.groups_harness import (
     DELAY_MS,
     GROUP,
@@ -95,7 +95,7 @@ async def test_the_old_process_is_fenced(house: House) -> None:
     assert back.heartbeat() is ErrorCode.NONE
     # Without its instance id the old member id says nothing at all.
     with pytest.raises(ApiError, match="UNKNOWN_MEMBER_ID"):
-        house.groups.heartbeat(GROUP, a.member_id, 1)
+        house.groups.classic.heartbeat(GROUP, a.member_id, 1)
 
 
 @run
@@ -190,7 +190,7 @@ async def test_a_rebalance_in_which_nobody_rejoins_waits_for_the_sessions(house:
 @run
 async def test_an_administrator_removes_static_members_by_instance_id(house: House) -> None:
     a, b = await two(house)
-    codes = await house.groups.leave(
+    codes = await house.groups.classic.leave(
         GROUP, [LeavingMember("", "a"), LeavingMember("", "nobody"), LeavingMember("", None), LeavingMember("x", "b")]
     )
     unknown, fenced = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace.broker.config import ConfigType, InvalidSetting, nearest
+from headrace.broker.group_settings import GROUP_SETTINGS
 from headrace.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings, TopicConfig
 from headrace.broker.settings_page import page
 
@@ -214,7 +215,9 @@ def test_every_setting_is_read_somewhere() -> None:
     code = "\n".join(path.read_text() for path in (SOURCES / "broker").rglob("*.py"))
     broker = {d.attribute for d in BROKER_SETTINGS.values()} - set(re.findall(r"settings\.(\w+)", code))
     fed_to_topics = set(re.findall(r"self\.(\w+)", (SOURCES / "broker" / "settings.py").read_text()))
-    assert broker - fed_to_topics == set()
+    fed_to_groups = set(re.findall(r"self\.(group_share\w+)", (SOURCES / "broker" / "group_settings.py").read_text()))
+    assert broker - fed_to_topics - fed_to_groups == set()
+    assert {d.attribute for d in GROUP_SETTINGS.values()} - set(re.findall(r"\.(share_\w+)", code)) == set()
     topic = {d.attribute for d in TOPIC_SETTINGS.values()} - set(re.findall(r"config\.(\w+)", code))
     # With one policy served there is nothing to ask it for.
     assert topic == {"cleanup_policy"}

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID, uuid4
 
+from headrace.broker import groups
 from headrace.broker.clock import Clock
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups import offsets as group_offsets
-from headrace.broker.groups import records as group_records
-from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups import Groups
 from headrace.broker.groups.offsets import Offsets
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.storage.partition import Partition
@@ -201,10 +200,10 @@ class House:
         self.store.load(_make_tables)
         self.offsets = Offsets(self.store, self.settings, self.clock)
         self.offsets.load()
-        self.groups = GroupCoordinator(self.store, self.settings, self.clock, self.offsets)
+        self.groups = Groups(self.store, self.settings, self.clock, self.offsets, cast(Topics, self.topics))
         self.groups.load()
         self.coordinator = TransactionCoordinator(
-            self.store, self.settings, self.clock, cast(Topics, self.topics), self.offsets, self.groups
+            self.store, self.settings, self.clock, cast(Topics, self.topics), self.offsets, self.groups.classic
         )
         self.coordinator.load()
         self.store.start()
@@ -246,7 +245,7 @@ class House:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    for schema in (SCHEMA, group_offsets.SCHEMA, group_records.SCHEMA):
+    for schema in (SCHEMA, groups.SCHEMA):
         for statement in schema.split(";"):
             connection.execute(statement)
 

@@ -78,7 +78,7 @@ def test_events_without_a_row_and_late_rows_that_spark_counted_are_shown() -> No
 def test_a_log_tells_a_hint_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(live, "LOOK_EVERY", 0.01)
     now: list[Any] = [NODE]
-    with live.Display().showing(lambda: now, Threads()):
+    with live.Display().showing(lambda: now, list, Threads()):
         now[:] = [MISSING]
         printed = wait_for(capsys, f"bursts: {HINT}")
         now[:] = [replace(MISSING, hints=(HINT.replace("6", "7"),), errors=1, last_error="oh")]
@@ -93,7 +93,7 @@ def test_a_log_tells_news_at_once_and_progress_now_and_then(
     monkeypatch.setattr(live, "LINE_EVERY", 0.1)
     now: list[Any] = [NODE]
     display = live.Display()
-    with display.showing(lambda: now, Threads()):
+    with display.showing(lambda: now, list, Threads()):
         printed = wait_for(capsys, "lag 7")
         time.sleep(0.3)
         assert capsys.readouterr().out == "", "nothing new, nothing said"
@@ -115,7 +115,7 @@ def test_a_log_tells_an_error_once_until_there_is_another(
         now[:] = [replace(NODE, state=state, errors=errors, last_error=last_error)]
         return wait_for(capsys, f"{errors} errors")
 
-    with display.showing(lambda: now, Threads()):
+    with display.showing(lambda: now, list, Threads()):
         time.sleep(0.1)
         assert "the last: oh" in told(NodeState.RESTARTING, 1, "oh")
         assert told(NodeState.RUNNING, 1, "oh").endswith("1 errors\n")

@@ -31,11 +31,13 @@ def test_a_wrong_address_is_told_before_spark_starts(tmp_path: Path) -> None:
 
 
 def test_a_running_app_shows_its_topology_schemas_checkpoints_and_settings(
-    headrace_environment: Environment, tmp_path: Path
+    headrace_environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from headrace.config.run import RunConfig
-    from headrace.services import Addresses
-    from headrace.services.launching import launch
+    from headrace.services import Addresses, children
+    from headrace.services.launching import launch, processes_of
+    from headrace.supervised import Child, ProcessState
+    from headrace.threads import Threads
 
     app = hr.App("shown")
     app.topic("orders", "id STRING, cents INT", topic="shown-orders")
@@ -49,8 +51,14 @@ def test_a_running_app_shows_its_topology_schemas_checkpoints_and_settings(
         home=tmp_path, kafka=addresses.kafka, create_inputs=True, kafka_settings={"sasl.password": "hunter2"}
     )
     spark = headrace_environment.spark.newSession()
-    with launch(app, config, lambda _: Addresses(None, None), spark=spark) as runner:
-        running = hr.Running(runner)
+    task = {"word": "here", "file": str(tmp_path / "finished")}
+    beside = Child("test works", "tests.supervised_children:works", task)
+    monkeypatch.setattr(children, "KINDS", [lambda topology, _: [beside] * (topology.app_name == "shown")])
+    threads = Threads()
+    processes = processes_of(config, threads)
+    launched = launch(app, config, lambda _: Addresses(None, None), spark=spark, threads=threads, processes=processes)
+    with launched as runner:
+        running = hr.Running(runner, processes)
         assert [query.name for query in running.topology.queries] == ["paid"]
         assert running.output_schemas["paid"].names == ("id", "price") or running.output_schemas["paid"].names == [
             "id",
@@ -60,3 +68,5 @@ def test_a_running_app_shows_its_topology_schemas_checkpoints_and_settings(
         assert running.settings["kafka_settings"] == {"sasl.password": "***"}
         assert running.kafka == addresses.kafka
         running.settle()
+        (process,) = running.processes()
+        assert (process.name, process.state, process.figures["word"]) == ("test works", ProcessState.RUNNING, "here")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.broker.config import ConfigSource, Setting
+from headrace.broker.group_settings import GROUP_SETTINGS
 from headrace.broker.settings import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerSettings
 
 
@@ -27,13 +28,31 @@ class ConfigEntry(NamedTuple):
 
 def topic_entries(settings: BrokerSettings, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a topic with these overrides, by name."""
-    config = settings.topic_config(overrides)
+    config, source = settings.topic_config(overrides), ConfigSource.DYNAMIC_TOPIC_CONFIG
+    return _dynamic_entries(settings, TOPIC_SETTINGS, config, overrides, source)
+
+
+def group_entries(settings: BrokerSettings, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every setting of a group with these overrides, by name."""
+    config, source = settings.group_config(overrides), ConfigSource.DYNAMIC_GROUP_CONFIG
+    return _dynamic_entries(settings, GROUP_SETTINGS, config, overrides, source)
+
+
+def _dynamic_entries(
+    settings: BrokerSettings,
+    definitions: Mapping[str, Setting],
+    config: object,
+    overrides: Mapping[str, str],
+    source: ConfigSource,
+) -> list[ConfigEntry]:
     entries = []
-    for name, setting in sorted(TOPIC_SETTINGS.items()):
+    for name, setting in sorted(definitions.items()):
         value = setting.text(getattr(config, setting.attribute))
         synonyms = list(_broker_synonyms(settings, setting.synonyms))
+        if not setting.synonyms:
+            synonyms.append(Synonym(name, setting.text(setting.default), ConfigSource.DEFAULT_CONFIG))
         if name in overrides:
-            synonyms.insert(0, Synonym(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG))
+            synonyms.insert(0, Synonym(name, value, source))
         entries.append(ConfigEntry(setting, value, synonyms[0].source, False, synonyms))
     return entries
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace.broker import groups, topics, transactions
 from headrace.broker.clock import Clock
-from headrace.broker.groups import GroupCoordinator, Offsets
+from headrace.broker.groups import Groups, Offsets
 from headrace.broker.settings import PROTOCOL, BrokerSettings, InvalidSetting, is_wildcard
 from headrace.broker.storage import checkpoint
 from headrace.broker.storage.files import Disk
@@ -122,10 +122,11 @@ class Broker:
         self.offsets = Offsets(self.store, self.settings, self.clock)
         self.offsets.load()
         self.topics.forgetters.append(self.offsets.forget_topic)
-        self.groups = GroupCoordinator(self.store, self.settings, self.clock, self.offsets)
+        self.groups = Groups(self.store, self.settings, self.clock, self.offsets, self.topics)
         self.groups.load()
+        self.topics.forgetters.append(self.groups.share.forget_topic)
         self.transactions = TransactionCoordinator(
-            self.store, self.settings, self.clock, self.topics, self.offsets, self.groups
+            self.store, self.settings, self.clock, self.topics, self.offsets, self.groups.classic
         )
         self.transactions.load()
         try:

@@ -22,6 +22,7 @@ from headrace.broker.config import (
     setting,
     settings_of,
 )
+from headrace.broker.group_settings import ShareSettings
 
 __all__ = ["BROKER_SETTINGS", "TOPIC_SETTINGS", "BrokerSettings", "InvalidSetting", "TopicConfig"]
 
@@ -191,7 +192,7 @@ class TopicConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class BrokerSettings:
+class BrokerSettings(ShareSettings):
     """The broker's settings. `BrokerSettings.parse({"num.partitions": "4"})` is how they are made."""
 
     advertised_listeners: str | None = setting(
@@ -441,6 +442,7 @@ class BrokerSettings:
             raise InvalidSetting("log.retention.ms must be unlimited (-1) or, greater than or equal to 1")
         if settings.group_min_session_timeout_ms > settings.group_max_session_timeout_ms:
             raise InvalidSetting("group.min.session.timeout.ms must not be above group.max.session.timeout.ms")
+        settings.check_share()
         return settings
 
     @property

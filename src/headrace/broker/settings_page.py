@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headrace.broker.config import Setting
+from headrace.broker.group_settings import GROUP_SETTINGS
 from headrace.broker.settings import BROKER_SETTINGS, FOREVER, MAX_INT, TOPIC_SETTINGS
 
 _INTRODUCTION = """\
@@ -15,8 +16,9 @@ This page is made from the definitions (`python -m headrace.broker.settings_page
 A setting listed here is enforced. Any other is refused, with a suggestion of the nearest name. Names, types
 and defaults are those of Apache Kafka 4 unless the text says otherwise.
 
-These are settings of the broker and of its topics. Those of an app and of the commands (addresses, `headrace.toml`,
-`HEADRACE_KAFKA`, security) are described in [moving to clusters](clusters.md#where-an-address-may-stand).
+These are settings of the broker, of its topics and of share groups. Those of an app and of the commands (addresses,
+`headrace.toml`, `HEADRACE_KAFKA`, security) are described in
+[moving to clusters](clusters.md#where-an-address-may-stand).
 """
 
 
@@ -25,6 +27,10 @@ def page() -> str:
     topic = (
         "Given when a topic is created, or altered later, and in force at once. "
         "Where a topic does not set one, the broker's beside it is the default; the first that is set wins."
+    )
+    group = (
+        "Set with the GROUP resource of IncrementalAlterConfigs, before or after the group exists, and in force at "
+        "once. Where a group does not set one, the broker's beside it is the default."
     )
     return "\n".join(
         [
@@ -38,6 +44,11 @@ def page() -> str:
             topic,
             "",
             *_table(TOPIC_SETTINGS.values(), with_synonyms=True),
+            "",
+            "## Share groups\n",
+            group,
+            "",
+            *_table(GROUP_SETTINGS.values(), with_synonyms=True),
             "",
         ]
     )

@@ -10,10 +10,11 @@ from threading import Timer
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from headrace.cli.link import Link
 from headrace.cli.live import Display
 from headrace.cli.starting_over import StartingOver
 from headrace.engine import spark_log_path
+from headrace.link import Link
+from headrace.supervised import Supervised
 from headrace.threads import Threads
 
 if TYPE_CHECKING:
@@ -55,10 +56,11 @@ def drive(
 def _run(
     link: Link, app: "App", topology: "Topology", config: "RunConfig", starting_over: StartingOver, keep_going: bool
 ) -> int:
-    from headrace.services import Addresses, Needs, launch
+    from headrace.services import Addresses, Needs, launch, processes_of
 
     display = Display()
     threads = Threads(spark_log_path(config.home))
+    processes = processes_of(config, threads, display.remark)
     told: dict[str, Any] = {}
 
     def embedded(needs: Needs) -> Addresses:
@@ -82,15 +84,16 @@ def _run(
         embedded,
         keep_going=keep_going,
         threads=threads,
+        processes=processes,
         starts_over=starts_over,
         fetching=fetching,
         remark=display.remark,
     )
     with launched as runner:
-        return _until_stopped(link, runner, display, told["seconds"])
+        return _until_stopped(link, runner, processes, display, told["seconds"])
 
 
-def _until_stopped(link: Link, runner: "Runner", display: Display, seconds: float | None) -> int:
+def _until_stopped(link: Link, runner: "Runner", processes: Supervised, display: Display, seconds: float | None) -> int:
     from headrace.engine import SparkEnded
 
     config = runner.config
@@ -100,7 +103,7 @@ def _until_stopped(link: Link, runner: "Runner", display: Display, seconds: floa
     with (
         _errors_of_libraries_logged(config.home),
         _stopping_after(seconds, runner.request_stop),
-        display.showing(runner.progress, runner.threads),
+        display.showing(runner.progress, processes.status, runner.threads),
     ):
         code = runner.wait()
     if isinstance(runner.failure, SparkEnded):

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 from headrace.threads import Threads
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
     from headrace.engine import NodeProgress
+    from headrace.supervised import ProcessStatus
 
     Look = Callable[[], Sequence[NodeProgress]]
+    LookBeside = Callable[[], Sequence[ProcessStatus]]
 
 __all__ = ["Display"]
 
@@ -35,13 +38,13 @@ class Display:
         print(text if self._pretty else f"{_now()} {text}", flush=True)
 
     @contextmanager
-    def showing(self, look: "Look", threads: Threads) -> Iterator[None]:
-        """Show the progress that `look` returns until the end of the block."""
-        with self._table(look, threads) if self._pretty else self._lines(look, threads):
+    def showing(self, look: "Look", beside: "LookBeside", threads: Threads) -> Iterator[None]:
+        """Show the progress of nodes, and of the processes beside them, until the end of the block."""
+        with self._table(look, beside, threads) if self._pretty else self._lines(look, beside, threads):
             yield
 
     @contextmanager
-    def _table(self, look: "Look", threads: Threads) -> Iterator[None]:
+    def _table(self, look: "Look", beside: "LookBeside", threads: Threads) -> Iterator[None]:
         from rich.live import Live
 
         ended = Event()
@@ -52,7 +55,7 @@ class Display:
 
         # Refreshed by a thread of ours, whose death is noticed. What is printed to stderr does not belong in the table.
         with Live(
-            get_renderable=lambda: table(look()),
+            get_renderable=lambda: tables(look(), beside()),
             auto_refresh=False,
             vertical_overflow="visible",
             redirect_stderr=False,
@@ -65,17 +68,19 @@ class Display:
                 thread.join()
 
     @contextmanager
-    def _lines(self, look: "Look", threads: Threads) -> Iterator[None]:
+    def _lines(self, look: "Look", beside: "LookBeside", threads: Threads) -> Iterator[None]:
         ended = Event()
-        thread = threads.start("display", lambda: self._log(look, ended))
+        thread = threads.start("display", lambda: self._log(look, beside, ended))
         try:
             yield
         finally:
             ended.set()
             thread.join()
 
-    def _log(self, look: "Look", ended: Event) -> None:
-        """A line for a node every ten seconds while it is busy, and at once if its state or its errors change."""
+    def _log(self, look: "Look", beside: "LookBeside", ended: Event) -> None:
+        """A line for each every ten seconds while it is busy, and at once if its state or its errors change."""
+        said: dict[str, str] = {}
+        states: dict[str, str] = {}
         shown: dict[str, tuple[object, ...]] = {}
         happened: dict[str, tuple[object, ...]] = {}
         errors: dict[str, str | None] = {}
@@ -95,6 +100,13 @@ class Display:
                 for hint in node.hints[hinted.get(node.node, 0) :]:
                     self.remark(f"{node.node}: {hint}")
                 hinted[node.node] = len(node.hints)
+            for process in beside():
+                news = process.state != states.get(process.name, process.state)
+                due = looks % round(LINE_EVERY / LOOK_EVERY) == 0
+                if news or (due and process_line(process) != said.get(process.name)):
+                    self.remark(process_line(process))
+                    said[process.name] = process_line(process)
+                states[process.name] = process.state
 
 
 def table(nodes: "Sequence[NodeProgress]") -> "Table":
@@ -119,6 +131,28 @@ def table(nodes: "Sequence[NodeProgress]") -> "Table":
         result.caption = Text("\n".join(wrong), style="yellow")
         result.caption_justify = "left"
     return result
+
+
+def tables(nodes: "Sequence[NodeProgress]", processes: "Sequence[ProcessStatus]") -> "Group":
+    """The nodes, and below them a line for each process beside them."""
+    from rich.console import Group
+    from rich.text import Text
+
+    styles = {"failed": "bold red", "restarting": "yellow"}
+    lines = [Text(process_line(process), style=styles.get(process.state, "")) for process in processes]
+    return Group(table(nodes), *lines)
+
+
+def process_line(process: "ProcessStatus") -> str:
+    """A process beside the nodes: its state and what it reports."""
+    said = [process.state, *(f"{name} {_figure(value)}" for name, value in process.figures.items())]
+    if process.restarts:
+        said.append(f"{process.restarts:,} restarts, the last: {process.last_error}")
+    return f"{process.name}: {', '.join(said)}"
+
+
+def _figure(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else str(value)
 
 
 def cells(node: "NodeProgress") -> list[str]:

@@ -61,7 +61,7 @@ def run(
 
         return Supervisor(settings, seconds).run()
     from headrace.cli.driver import drive
-    from headrace.cli.link import Link
+    from headrace.link import Link
 
     return drive(
         Link.inherited(link), settings, file, app, reset or [], replay or [], agreed=yes, keep_going=keep_going

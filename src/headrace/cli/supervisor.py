@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from headrace import EngineError
-from headrace.cli.link import Link
 from headrace.cli.live import Display
+from headrace.link import Link
 from headrace.threads import Threads
 
 if TYPE_CHECKING:

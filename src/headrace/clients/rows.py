@@ -14,6 +14,11 @@ class RowWriter:
     """Turns rows of one topic into the bytes of its records."""
 
     def __init__(self, topic: Topic) -> None:
+        if topic.format is Format.DEBEZIUM:
+            raise InputError(
+                f"{topic.kind} {topic.name!r}: its topic has a database's changes, and rows cannot be sent to it",
+                next_step="write to the database",
+            )
         self.topic = topic
         self._is_json = topic.format is Format.JSON
         self._encode = object_encoder(topic.schema.columns) if self._is_json else _plain_encoder(topic)

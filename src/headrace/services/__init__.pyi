@@ -15,5 +15,6 @@ from headrace.services.home import RunningApp as RunningApp
 from headrace.services.launching import Needs as Needs
 from headrace.services.launching import launch as launch
 from headrace.services.launching import needs_of as needs_of
+from headrace.services.launching import processes_of as processes_of
 from headrace.services.readers import TopicReaders as TopicReaders
 from headrace.services.readers import readers_of as readers_of

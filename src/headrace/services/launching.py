@@ -1,7 +1,7 @@
 """Starting an app: the one way for `headrace run`, `app.running` and the harness of tests."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,10 @@ from headrace.config.reachability import RESTART_SECONDS, check_reachable
 from headrace.config.run import Offsets, RunConfig
 from headrace.engine.run.runner import Runner
 from headrace.engine.run.topics import read_topics
+from headrace.services.children import children_of
 from headrace.services.embedded import Addresses
 from headrace.services.home import Home
+from headrace.supervised import Supervised
 from headrace.tables import check_postgres
 from headrace.threads import Threads
 from headrace.topology import App, Topology
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.engine.run.jars import Progress
 
-__all__ = ["Needs", "launch", "needs_of"]
+__all__ = ["Needs", "launch", "needs_of", "processes_of"]
 
 StartsOver = Callable[[RunConfig], Mapping[str, Offsets | None]]
 
@@ -38,6 +40,17 @@ def needs_of(topology: Topology, config: RunConfig) -> Needs:
     return Needs(kafka=config.kafka is None, postgres=config.postgres is None and has_tables)
 
 
+def processes_of(config: RunConfig, threads: Threads, remark: Callable[[str], None] = lambda _: None) -> Supervised:
+    """What starts the processes of a run beside its nodes. One that fails for good is the failure of `threads`."""
+    return Supervised(
+        Home(config.home).logs,
+        threads,
+        attempts=config.attempts,
+        patience=config.patience.microseconds / 1e6,
+        remark=remark,
+    )
+
+
 @contextmanager
 def launch(
     app: App | Topology,
@@ -48,6 +61,7 @@ def launch(
     spark: "SparkSession | None" = None,
     keep_going: bool = False,
     threads: Threads | None = None,
+    processes: Supervised | None = None,
     starts_over: StartsOver = lambda _: {},
     fetching: "Progress | None" = None,
     remark: Callable[[str], None] = lambda _: None,
@@ -56,7 +70,8 @@ def launch(
 
     It takes the app's lock in the home folder, asks `embedded` for the addresses of services that are needed, checks
     the addresses that were given (`option` is how another one is given), resets the nodes that `starts_over` names,
-    starts the queries, and notes in the home folder what they read. `remark` is told what a person should know.
+    starts the queries, and notes in the home folder what they read. `processes` starts what the app needs beside its
+    nodes; without it, that does not run. `remark` is told what a person should know.
     """
     topology = app if isinstance(app, Topology) else app.topology()
     with Home(config.home).running(topology.app_name) as registered:
@@ -70,17 +85,18 @@ def launch(
         )
         _check_addresses(topology, config, needs, option)
         runner = Runner(app, config, spark, keep_going=keep_going, threads=threads)
-        try:
+        with nullcontext() if processes is None else processes.running(children_of(topology, config)):
             try:
-                runner.start(fetching, starts_over(config))
+                try:
+                    runner.start(fetching, starts_over(config))
+                finally:
+                    for name, place in runner.kept.items():
+                        remark(f"the old checkpoint of {name} is kept in {place}")
+                read = {query.name: read_topics(topology, query) for query in topology.queries}
+                registered.note(runner.cluster_id, read)
+                yield runner
             finally:
-                for name, place in runner.kept.items():
-                    remark(f"the old checkpoint of {name} is kept in {place}")
-            read = {query.name: read_topics(topology, query) for query in topology.queries}
-            registered.note(runner.cluster_id, read)
-            yield runner
-        finally:
-            runner.stop()
+                runner.stop()
 
 
 def _check_addresses(topology: Topology, config: RunConfig, needs: Needs, option: str) -> None:

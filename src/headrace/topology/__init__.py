@@ -14,7 +14,10 @@ from headrace.topology.aggregates import (
     sum,
 )
 from headrace.topology.app import App
+from headrace.topology.captures import Capture, Mask, Snapshot, TableName, captured_databases
+from headrace.topology.capturing import described
 from headrace.topology.choices import Emit, Format, Guarantee, Late, Latency, StateStore
+from headrace.topology.databases import Database, OnLagLimit, database
 from headrace.topology.drawing import as_mermaid, as_text
 from headrace.topology.duration import Duration
 from headrace.topology.graph import Topology
@@ -67,9 +70,11 @@ __all__ = [
     "Aggregate",
     "AggregateKind",
     "App",
+    "Capture",
     "Channel",
     "ColumnTime",
     "CorrectedTime",
+    "Database",
     "Duration",
     "Emit",
     "EventSession",
@@ -84,7 +89,9 @@ __all__ = [
     "IngestionTime",
     "Late",
     "Latency",
+    "Mask",
     "Node",
+    "OnLagLimit",
     "PostgresSink",
     "ProcessingTime",
     "QueryNode",
@@ -93,10 +100,12 @@ __all__ = [
     "Since",
     "Sink",
     "Sliding",
+    "Snapshot",
     "Source",
     "StateStore",
     "Step",
     "Stream",
+    "TableName",
     "TableNode",
     "TableTopic",
     "Topic",
@@ -107,10 +116,13 @@ __all__ = [
     "Window",
     "as_mermaid",
     "as_text",
+    "captured_databases",
     "collect",
     "corrected_time",
     "count",
     "count_distinct",
+    "database",
+    "described",
     "did_you_mean",
     "first",
     "hopping",

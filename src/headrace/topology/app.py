@@ -6,7 +6,10 @@ from functools import partial
 from typing import Any, ClassVar, TypeAlias, TypeVar, overload
 
 from headrace.errors import InputError, Problem, TopologyError
+from headrace.topology.captures import Capture, MaskLike
+from headrace.topology.capturing import read_capture, read_table_name
 from headrace.topology.choices import Format, Guarantee, Latency, OnError, StateStore
+from headrace.topology.databases import DatabaseLike
 from headrace.topology.declaring import Declaration, KeyLike, column_of, name_of, names_of, parameters_of
 from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.graph import Topology
@@ -14,7 +17,7 @@ from headrace.topology.nodes import Files, Node, Rate, Source, Step, Stream, Tab
 from headrace.topology.place import place_of_caller
 from headrace.topology.schema import SchemaLike
 from headrace.topology.sinks import PostgresSink, Sink, TopicSink, sink_of
-from headrace.topology.sources import TABLE_COLUMNS, read_source, record_columns_of
+from headrace.topology.sources import check_table_columns, read_source, record_columns_of
 from headrace.topology.times import EventTimeLike
 from headrace.topology.wiring import connect
 
@@ -82,6 +85,8 @@ class App:
         declaration = self._declaration("topic", name)
         topic_name = self._topic_name(declaration, name, topic)
         format_ = declaration.read("format", Format.of, format, None)
+        if format_ is Format.DEBEZIUM:
+            declaration.problem("Debezium's envelope has the changes of a table", "declare it with app.table(...)")
         extra = declaration.read("record_columns", record_columns_of, record_columns, ())
         read = read_source(declaration, schema, format_, key, event_time, lateness, ahead, extra)
         if read.event_time is not None and read.event_time.column == "_timestamp" and "_timestamp" not in extra:
@@ -198,9 +203,7 @@ class App:
         # A table has no stragglers of its own: how late its rows may be matters to those who read its changes.
         late = NO_LATENESS if lateness is None and event_time is not None else lateness
         read = read_source(declaration, schema, Format.JSON, key, event_time, late, ahead, ())
-        for column in read.schema:
-            if column.name.casefold() in TABLE_COLUMNS:
-                declaration.problem(f"schema: the column {column.name!r} has a reserved name", "rename it")
+        check_table_columns(declaration, read.schema)
         _check_has_key(declaration, "table", key)
         by_record = read.event_time is not None and read.event_time.column == "_timestamp"
         return self._add(
@@ -219,6 +222,56 @@ class App:
                 record_columns=("_timestamp",) if by_record else (),
             ),
         )
+
+    def capture(
+        self,
+        database: DatabaseLike,
+        table: str,
+        *,
+        name: str | None = None,
+        key: KeyLike = None,
+        schema: SchemaLike | None = None,
+        columns: KeyLike = None,
+        where: str | None = None,
+        mask: MaskLike = None,
+        snapshot: str = "initial",
+        event_time: EventTimeLike | None = None,
+        lateness: DurationLike | None = None,
+        ahead: DurationLike | None = "1 hour",
+        topic: str | None = None,
+    ) -> Capture:
+        """A table of a PostgreSQL database: a table for nodes, and a topic in Debezium's envelope for everybody else.
+
+        `database` is its address, or a `headrace.database(...)`; captures of equal ones share a slot and a publication.
+        The node is called like the table unless `name` is given, and its topic `<app>.<schema>.<table>`. Its key is the
+        primary key and its columns are those of the database unless `key` and `schema` are given; they are read when
+        the app is planned or run. Only `columns`, and only rows for which the SQL condition `where` is true, enter the
+        log; the columns in `mask` enter it as null, or with `mask={"email": "hash"}` as a hash. `snapshot="never"`
+        leaves out the rows that are in the table already.
+        """
+        declaration = Declaration(f"capture {name or table!r}", place_of_caller(), self._problems)
+        found = read_table_name(declaration, table)
+        chosen = found.name if name is None else name
+        declaration.check_node_name(chosen)
+        whole = f"{self.prefix or f'{self.name}.'}{found.as_topic}"
+        capture = read_capture(
+            declaration,
+            app_name=self.name,
+            name=chosen,
+            topic_name=self._topic_name(declaration, chosen, topic or whole),
+            database=database,
+            table=found,
+            schema=schema,
+            key=key,
+            event_time=event_time,
+            lateness=lateness,
+            ahead=ahead,
+            columns=columns,
+            where=where,
+            mask=mask,
+            snapshot=snapshot,
+        )
+        return self._add(declaration, capture)
 
     def source(
         self,
@@ -432,7 +485,7 @@ class App:
     def _connected(self) -> tuple[Topology | None, tuple[Problem, ...]]:
         inputs, found = connect(self.nodes)
         problems = tuple(sorted((*self._problems, *found), key=lambda problem: (problem.file, problem.line)))
-        return (None if problems else Topology(self.name, self.nodes, inputs, self.prefix)), problems
+        return (None if problems else Topology(self.name, self.nodes, inputs, self.prefix, state=self.state)), problems
 
     def _declaration(self, kind: str, name: str) -> Declaration:
         declaration = Declaration(f"{kind} {name!r}", place_of_caller(), self._problems)

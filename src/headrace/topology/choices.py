@@ -46,6 +46,8 @@ class Format(Choice):
     """What the bytes of a record's value are."""
 
     JSON = "json"
+    DEBEZIUM = "debezium"
+    """Changes of a table as Debezium writes them: a JSON envelope with the row before and after."""
     STRING = "string"
     BYTES = "bytes"
 

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from headrace.topology.choices import Guarantee
+from headrace.topology.choices import Guarantee, StateStore
 from headrace.topology.duration import Duration
-from headrace.topology.nodes import Feed, FunctionNode, Node, QueryNode, Source, Step
+from headrace.topology.nodes import Channel, Feed, FunctionNode, Node, QueryNode, Source, Step
 from headrace.topology.order import is_upstream, topological_order
 from headrace.topology.wiring import Inputs, feeds_through_steps
 
@@ -25,10 +25,12 @@ class Topology:
         inputs: Inputs,
         prefix: str = "",
         runs: Collection[Node] | None = None,
+        state: StateStore = StateStore.ROCKSDB,
     ) -> None:
         """`runs` are the nodes that are run, all if it is None; the others are only analysed."""
         self.app_name = app_name
         self.prefix = prefix
+        self.state = state
         self._inputs = inputs
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         declared = [node for node in nodes if isinstance(node, QueryNode)]
@@ -55,7 +57,23 @@ class Topology:
                         left += filter(None, [self.reject_writer(feed.node)])
         runs = [node for node in needed if isinstance(node, QueryNode)] if upstreams else queries
         kept = [node for node in self.nodes.values() if node in needed]
-        return Topology(self.app_name, kept, self._inputs, self.prefix, runs)
+        return Topology(self.app_name, kept, self._inputs, self.prefix, runs, self.state)
+
+    def replaced(self, others: Mapping[Node, Node]) -> "Topology":
+        """The same graph with other nodes in the place of some, such as captures whose columns are now known."""
+
+        def now(feed: Feed) -> Feed:
+            if feed.node not in others:
+                return feed
+            other = others[feed.node]
+            return Channel(other, feed.channel_name, feed.place) if feed.channel_name else other
+
+        inputs = {
+            others.get(node, node): {name: now(feed) for name, feed in feeds.items()}
+            for node, feeds in self._inputs.items()
+        }
+        nodes = [others.get(node, node) for node in self.nodes.values()]
+        return Topology(self.app_name, nodes, inputs, self.prefix, self.queries, self.state)
 
     def inputs(self, node: Node) -> Mapping[str, Feed]:
         """What each parameter of a node's function stands for; steps among them."""

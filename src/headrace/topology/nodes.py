@@ -53,6 +53,8 @@ class Node:
     """Whether its rows are those of a table, which change, and not events."""
     is_input: ClassVar[bool] = False
     """Whether it is a topic that others write."""
+    is_captured: ClassVar[bool] = False
+    """Whether it is a table of a database, whose changes Headrace writes to its topic."""
     is_query: ClassVar[bool] = False
     """Whether it runs as a query of its own."""
     is_inlined: ClassVar[bool] = False

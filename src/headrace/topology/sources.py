@@ -26,6 +26,7 @@ __all__ = [
     "RECORD_COLUMNS",
     "TABLE_COLUMNS",
     "SourceOptions",
+    "check_table_columns",
     "read_source",
     "record_columns_of",
 ]
@@ -87,6 +88,13 @@ def record_columns_of(value: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def check_table_columns(declaration: Declaration, schema: Schema) -> None:
+    """The names of what a table's changes have beside its columns are not for columns."""
+    for column in schema:
+        if column.name.casefold() in TABLE_COLUMNS:
+            declaration.problem(f"schema: the column {column.name!r} has a reserved name", "rename it")
+
+
 def _read_schema(declaration: Declaration, given: SchemaLike | None, format: Format | None) -> Schema | None:
     """The schema, or None where it cannot be read or was not given."""
     value_type = VALUE_TYPES.get(format) if format is not None else None
@@ -107,7 +115,7 @@ def _read_schema(declaration: Declaration, given: SchemaLike | None, format: For
             f"schema: a topic of format {format} has one {value_type.ddl} column",
             "omit the schema",
         )
-    if format is Format.JSON:
+    if format in (Format.JSON, Format.DEBEZIUM):
         for column in schema:
             if bad := _map_without_text_keys(column.type):
                 declaration.problem(

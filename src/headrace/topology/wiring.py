@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from headrace.errors import Problem
+from headrace.topology.captures import Capture, TableName
+from headrace.topology.databases import Database
 from headrace.topology.declaring import problem_at
 from headrace.topology.names import FAILED
 from headrace.topology.nearest import did_you_mean
@@ -35,6 +37,7 @@ def connect(nodes: Sequence[Node]) -> tuple[Inputs, list[Problem]]:
             if not node.parameters:
                 problems.append(_problem(node, "it reads nothing", "name its upstream as a parameter"))
     problems += _topic_problems(nodes)
+    problems += _capture_problems(nodes)
     cycles = _cycle_problems(nodes, inputs)
     problems += cycles
     if not cycles:
@@ -99,6 +102,22 @@ def _topic_problems(nodes: Sequence[Node]) -> Iterator[Problem]:
                 )
                 yield _problem(node, message, f"read {owner.name!r} instead, or name another topic")
                 break
+
+
+def _capture_problems(nodes: Sequence[Node]) -> Iterator[Problem]:
+    first: dict[tuple[str | None, str], Capture] = {}
+    taken: dict[tuple[Database, TableName], Capture] = {}
+    for node in nodes:
+        if not isinstance(node, Capture):
+            continue
+        database = node.database
+        other = first.setdefault((database.address, database.slot), node)
+        if other.database != database:
+            message = f"it reads the slot {database.slot!r} as the capture {other.name!r} does, with other options"
+            yield _problem(node, message, "make one headrace.database(...) and give it to both, or name another slot")
+        same = taken.setdefault((database, node.table), node)
+        if same is not node:
+            yield _problem(node, f"{node.table} is captured by {same.name!r} already", f"read {same.name!r} instead")
 
 
 def _cycle_problems(nodes: Sequence[Node], inputs: Inputs) -> list[Problem]:

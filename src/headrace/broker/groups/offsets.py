@@ -91,12 +91,30 @@ class Settlement:
     def __init__(
         self,
         write: Callable[[sqlite3.Connection], None],
-        apply: Callable[[], None],
+        apply: Callable[[], None] = lambda: None,
         abandon: Callable[[], None] = lambda: None,
     ) -> None:
         self.write = write
         self.apply = apply
         self.abandon = abandon
+
+
+def together(*settlements: Settlement) -> Settlement:
+    """Several as one."""
+
+    def write(connection: sqlite3.Connection) -> None:
+        for settlement in settlements:
+            settlement.write(connection)
+
+    def apply() -> None:
+        for settlement in settlements:
+            settlement.apply()
+
+    def abandon() -> None:
+        for settlement in settlements:
+            settlement.abandon()
+
+    return Settlement(write, apply, abandon)
 
 
 GroupOffsets = dict[PartitionKey, CommittedOffset]

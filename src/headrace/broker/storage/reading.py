@@ -23,6 +23,7 @@ from headrace.broker.storage.segment import Damage, OpenFile, Position, Segment,
 logger = logging.getLogger(__name__)
 
 _CHUNK = 64 * 1024
+_HEADERS_CHUNK = 8 * 1024
 _PROBE_STEP = 128 * 1024
 _READ_AHEAD = 8 * 1024 * 1024
 _PREFIX = struct.Struct(">qii7xi")  # base offset, length, leader epoch, then the last offset's delta
@@ -76,6 +77,18 @@ def read(partition: Partition, offset: int, limit: int, max_bytes: int, at_least
         length = cut - start
     _expect_cached(file, start, length, segment.size)
     return Slice(file, start, length)
+
+
+def headers(found: Slice) -> Iterator[tuple[int, Batch]]:
+    """Where each batch of a slice begins in its file, and its header."""
+    byte, end = found.byte, found.byte + found.length
+    chunk, chunk_start = b"", byte
+    while byte < end:
+        if byte - chunk_start + HEADER_SIZE > len(chunk):
+            chunk, chunk_start = os.pread(found.file.fd, min(_HEADERS_CHUNK, end - byte), byte), byte
+        batch = parse_header(chunk, byte - chunk_start)
+        yield byte, batch
+        byte += batch.size
 
 
 async def offset_for_timestamp(partition: Partition, timestamp: int) -> FoundTime | None:

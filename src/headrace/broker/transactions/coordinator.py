@@ -15,7 +15,7 @@ from headrace.broker.transactions.state import PartitionKey, Producer, State, Tr
 
 if TYPE_CHECKING:
     from headrace.broker.clock import Clock
-    from headrace.broker.groups.coordinator import GroupCoordinator
+    from headrace.broker.groups.classic.coordinator import ClassicGroups
     from headrace.broker.groups.offsets import OffsetEntry, Offsets
     from headrace.broker.settings import BrokerSettings
     from headrace.broker.store import Store
@@ -39,7 +39,7 @@ class TransactionCoordinator:
         clock: "Clock",
         topics: "Topics",
         offsets: "Offsets",
-        groups: "GroupCoordinator",
+        groups: "ClassicGroups",
     ) -> None:
         self._store = store
         self._settings = settings

@@ -23,7 +23,7 @@ Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 async def alter(
     broker: "Broker", request: SimpleNamespace, change_of: Callable[["Broker", SimpleNamespace], Change]
 ) -> dict[str, Any]:
-    """Answer a request; `change_of` tells what a resource of it does to a topic's overrides."""
+    """Answer a request; `change_of` tells what a resource of it does to a topic's or a group's overrides."""
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     responses = []
     for resource in request.resources:
@@ -61,8 +61,16 @@ async def _alter(
         # Deleting is what Kafka's tools do to be sure that nothing is set, and nothing ever is.
         kept = [config.name for config in resource.configs if getattr(config, "config_operation", None) != DELETE]
         _refuse_broker_settings(kept)
+    elif resource.resource_type == GROUP:
+        check_group_name(resource.resource_name)
+        await broker.groups.configs.alter(resource.resource_name, change, validate_only)
     else:
         raise unserved_resource(resource.resource_type)
+
+
+def check_group_name(name: str) -> None:
+    if not name:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
 
 
 def check_broker_name(broker: "Broker", name: str) -> None:
@@ -77,7 +85,7 @@ def check_broker_name(broker: "Broker", name: str) -> None:
 
 
 def unserved_resource(resource_type: int) -> ApiError:
-    names = {BROKER_LOGGER: "BROKER_LOGGER", CLIENT_METRICS: "CLIENT_METRICS", GROUP: "GROUP"}
+    names = {BROKER_LOGGER: "BROKER_LOGGER", CLIENT_METRICS: "CLIENT_METRICS"}
     if resource_type in names:
         message = f"Configs of the resource type {names[resource_type]} are not served."
         return ApiError(ErrorCode.INVALID_REQUEST, message)

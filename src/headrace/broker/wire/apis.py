@@ -68,6 +68,13 @@ _SERVED = (
     _api(66, "list_transactions", 0, 2, 0),
     _api(74, "list_config_resources", 0, 1, 0),
     _api(75, "describe_topic_partitions", 0, 0, 0),
+    _api(76, "share_group_heartbeat", 1, 1, 0),
+    _api(77, "share_group_describe", 1, 1, 0),
+    _api(78, "share_fetch", 1, 2, 0),
+    _api(79, "share_acknowledge", 1, 2, 0),
+    _api(90, "describe_share_group_offsets", 0, 1, 0),
+    _api(91, "alter_share_group_offsets", 0, 0, 0),
+    _api(92, "delete_share_group_offsets", 0, 0, 0),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _SERVED}

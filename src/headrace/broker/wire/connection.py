@@ -20,13 +20,14 @@ from headrace.broker.wire.fetch import Fetch
 from headrace.broker.wire.handlers import RequestContext, dispatch
 from headrace.broker.wire.handlers.api_versions import unsupported_version_body
 from headrace.broker.wire.produce import Produce
+from headrace.broker.wire.share_fetch import ShareFetch
 
 if TYPE_CHECKING:
     from headrace.broker.wire.listener import Listener
 
 logger = logging.getLogger(__name__)
 
-PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+PRODUCE, FETCH, API_VERSIONS, SHARE_FETCH = 0, 1, 18, 78
 _SIZE = struct.Struct(">i")
 _SEND_AT_ONCE = 4 * 1024 * 1024  # bytes of one connection before the others get their turn
 
@@ -51,7 +52,7 @@ class Answer:
 class Connection:
     def __init__(self, listener: "Listener", sock: socket.socket, host: str, number: int) -> None:
         self.listener = listener
-        self._number = number
+        self.number = number
         self.broker = listener.broker
         self.host = host
         self.active_at = self.broker.clock.monotonic()
@@ -70,7 +71,7 @@ class Connection:
         self._taking = False
         self._waiting_for_memory = False
         self._more_waits = False  # the client has sent more than is served now
-        self._current: asyncio.Task[None] | Fetch | None = None
+        self._current: asyncio.Task[None] | Fetch | ShareFetch | None = None
         self._regulate()
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -212,6 +213,11 @@ class Connection:
                 self._current = Fetch(self, header, request)
                 self._busy = True
                 self._current.begin()
+            elif key == SHARE_FETCH:
+                request = codec.read_request(key, version, frame, header.body_offset)
+                self._current = ShareFetch(self, header, request)
+                self._busy = True
+                self._current.begin()
             else:
                 request = codec.read_request(key, version, frame, header.body_offset)
                 self.serve_in_order(self._dispatch(header, request, self.promise()))
@@ -262,7 +268,7 @@ class Connection:
     async def _dispatch(self, header: RequestHeader, request: SimpleNamespace, answer: Answer) -> None:
         key, version = header.api_key, header.api_version
         try:
-            context = RequestContext(version, header.client_id, self.host, self._number)
+            context = RequestContext(version, header.client_id, self.host, self.number)
             body = await dispatch(self.broker, key, request, context)
         except ApiError as error:
             body = {"error_code": error.code}
@@ -334,7 +340,7 @@ class Connection:
     def stop(self) -> None:
         """Take no more requests, and answer a long poll now."""
         self._regulate()
-        if isinstance(self._current, Fetch):
+        if isinstance(self._current, Fetch | ShareFetch):
             self._current.finish()
 
     def close(self) -> None:
@@ -344,7 +350,7 @@ class Connection:
         self._regulate()
         if self._writing:
             self._loop.remove_writer(self._fd)
-        if isinstance(self._current, Fetch):
+        if isinstance(self._current, Fetch | ShareFetch):
             self._current.abandon()
         if self._frame is not None:
             self.listener.memory.give_back(self._frame)
@@ -353,6 +359,7 @@ class Connection:
         self._answers.clear()
         self._rest = b""
         self._socket.close()
+        self.broker.groups.share.connection_closed(self.number)
         self.listener.forget(self)
 
 

@@ -166,7 +166,7 @@ class Fetch:
                 urgent = urgent or bool(found.error) or found.diverging is not None
             answer.append((topic, places))
         if missing:
-            raise NotReady(lambda: _prepare_all(missing))
+            raise NotReady(lambda: prepare_all(missing))
         return answer, size, urgent
 
     def _look(
@@ -203,7 +203,7 @@ class Fetch:
         self._connection.done()
 
 
-async def _prepare_all(missing: list[NotReady]) -> None:
+async def prepare_all(missing: list[NotReady]) -> None:
     """Several partitions are brought in from the disk at once, not one after the other."""
     await asyncio.gather(*(one.prepare() for one in missing), return_exceptions=True)
 

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from headrace.engine.write.encoding import key_read, time_header
+from headrace.errors import InputError
 from headrace.topology import CorrectedTime, Duration, EventTime, Format, ProcessingTime, Schema
 from headrace.topology.datatypes import MAX_PRECISION, Array, DataType, Decimal, Map, Primitive, Struct
 from headrace.topology.datatypes import Column as Field
@@ -70,6 +71,8 @@ def parser(shape: Shape) -> Callable[[DataFrame], DataFrame]:
             parsed, usable = _alone(F.col("value"), shape), F.length("value") > 0
         case Format.STRING:
             parsed, usable = _alone(text, shape), (F.length("value") > 0) & F.is_valid_utf8(text)
+        case Format.DEBEZIUM:
+            raise InputError("topics in Debezium's envelope can be declared, and not read yet")
         case Format.JSON:
             parsed, usable = _read_json(text, shape.schema), F.is_valid_utf8(text) & _is_whole(F.col(PARSED))
     for _, broken in _conditions(shape):

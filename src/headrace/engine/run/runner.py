@@ -28,7 +28,6 @@ from headrace.topology import (
     App,
     Duration,
     Schema,
-    StateStore,
     Topology,
 )
 
@@ -70,7 +69,6 @@ class Runner:
         """By node that started over, where its old checkpoint is."""
         self.cluster_id = ""
         self._keep_going = keep_going
-        self._state_store = app.state if isinstance(app, App) else StateStore.ROCKSDB
         self._spark = spark
         self._owns_spark = spark is None
         self._cluster: Cluster | None = None
@@ -204,7 +202,7 @@ class Runner:
                 self.topology.app_name,
                 home=config.home,
                 master=config.spark or self._local_master(config),
-                state=self._state_store,
+                state=self.topology.state,
                 partitions=config.state_partitions,
                 settings=config.spark_settings,
                 progress=jars,

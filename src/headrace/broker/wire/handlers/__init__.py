@@ -11,8 +11,8 @@ from headrace.broker.wire.apis import APIS
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
-# Produce and Fetch have no handler: their path from socket to log is too hot for a body of namespaces.
-_HOT = (0, 1)
+# Produce, Fetch and ShareFetch have no handler: their path between socket and log is too hot for a body of namespaces.
+_HOT = (0, 1, 78)
 HANDLERS: dict[int, str] = {key: f"{__name__}.{api.name}" for key, api in APIS.items() if key not in _HOT}
 
 

@@ -1,13 +1,13 @@
-"""DescribeConfigs: settings of topics and of the broker, with where each value comes from."""
+"""DescribeConfigs: settings of topics, of groups and of the broker, with where each value comes from."""
 
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.config_entries import ConfigEntry, broker_entries, topic_entries
+from headrace.broker.config_entries import ConfigEntry, broker_entries, group_entries, topic_entries
 from headrace.broker.errors import ApiError
 from headrace.broker.topic_names import check_name
-from headrace.broker.wire.alteration import BROKER, TOPIC, check_broker_name, unserved_resource
+from headrace.broker.wire.alteration import BROKER, GROUP, TOPIC, check_broker_name, check_group_name, unserved_resource
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.requests import failure, unknown_topic
 
@@ -43,6 +43,9 @@ def _entries(broker: "Broker", resource: SimpleNamespace) -> Iterable[ConfigEntr
         check_broker_name(broker, resource.resource_name)
         # Nameless, it holds what was altered for all brokers while they run: nothing can be.
         return broker_entries(broker.settings) if resource.resource_name else ()
+    if resource.resource_type == GROUP:
+        check_group_name(resource.resource_name)
+        return group_entries(broker.settings, broker.groups.configs.overrides(resource.resource_name))
     raise unserved_resource(resource.resource_type)
 
 

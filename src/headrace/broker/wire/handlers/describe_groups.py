@@ -5,23 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.errors import ErrorCode
 from headrace.broker.wire.handlers import RequestContext
+from headrace.broker.wire.operations import NOT_REQUESTED, ON_GROUP
 
 if TYPE_CHECKING:
     from headrace.broker.server import Broker
 
 _NOT_FOUND_FROM = 6
-# All that Kafka knows of for groups, as bits: read, delete, describe, describe and alter configs.
-_ALL_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-_NOT_ASKED = -(1 << 31)
 
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
-    operations = _ALL_OPERATIONS if request.include_authorized_operations else _NOT_ASKED
+    operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
     return {"groups": [_group(broker, group_id, operations, context.version) for group_id in request.groups]}
 
 
 def _group(broker: "Broker", group_id: str, operations: int, version: int) -> dict[str, Any]:
-    group = broker.groups.describe(group_id)
+    group = broker.groups.classic.describe(group_id)
     if not group.found and version >= _NOT_FOUND_FROM:
         return {
             "error_code": ErrorCode.GROUP_ID_NOT_FOUND,

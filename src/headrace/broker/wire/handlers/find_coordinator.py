@@ -23,7 +23,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
             "port": port,
         }
     else:
-        # Share groups have coordinators too, but none is served yet.
+        # The coordinators of share groups' state, which brokers ask each other for, are not served to clients.
         found = {
             "error_code": ErrorCode.INVALID_REQUEST,
             "error_message": f"There is no coordinator of type {request.key_type} here.",

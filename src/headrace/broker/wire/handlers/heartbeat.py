@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     try:
-        broker.groups.heartbeat(request.group_id, request.member_id, request.generation_id, request.group_instance_id)
+        broker.groups.classic.heartbeat(
+            request.group_id, request.member_id, request.generation_id, request.group_instance_id
+        )
     except ApiError as error:
         return {"error_code": error.code}
     return {"error_code": ErrorCode.NONE}

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.groups.messages import JoinRequest, Protocol
+from headrace.broker.groups.classic.messages import JoinRequest, Protocol
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
     has_rebalance_timeout = context.version >= _REBALANCE_TIMEOUT_FROM
     # A name given twice counts once.
     protocols = {protocol.name: protocol.metadata for protocol in reversed(request.protocols)}
-    answer = await broker.groups.join(
+    answer = await broker.groups.classic.join(
         JoinRequest(
             group_id=request.group_id,
             member_id=request.member_id,

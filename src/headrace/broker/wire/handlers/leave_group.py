@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups.messages import LeavingMember
+from headrace.broker.groups.classic.messages import LeavingMember
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
     else:
         leaving = [LeavingMember(request.member_id)]
     try:
-        codes = await broker.groups.leave(request.group_id, leaving)
+        codes = await broker.groups.classic.leave(request.group_id, leaving)
     except ApiError as error:
         return {"error_code": error.code}
     if context.version < _BATCHED_FROM:

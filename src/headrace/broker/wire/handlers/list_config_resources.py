@@ -18,8 +18,12 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
     asked = list(dict.fromkeys(request.resource_types)) or known
     if any(resource_type not in known for resource_type in asked):
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
-    # Levels of loggers, subscriptions to metrics and configs of groups are not served: there are none.
-    names = {TOPIC: [topic.name for topic in broker.topics.all()], BROKER: [str(broker.node_id)]}
+    # Levels of loggers and subscriptions to metrics are not served: there are none.
+    names = {
+        TOPIC: [topic.name for topic in broker.topics.all()],
+        BROKER: [str(broker.node_id)],
+        GROUP: sorted(broker.groups.configs.group_ids()),
+    }
     return {
         "config_resources": [
             {"resource_name": name, "resource_type": resource_type}

@@ -73,7 +73,7 @@ async def _commit(
         retention_ms = request.retention_time
     not_found = context.version >= _GROUP_NOT_FOUND_FROM
     try:
-        broker.groups.check_commit(
+        broker.groups.classic.check_commit(
             request.group_id,
             request.member_id,
             request.generation_id_or_member_epoch,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     try:
-        is_subscribed_to = broker.groups.check_offset_delete(request.group_id)
+        is_subscribed_to = broker.groups.classic.check_offset_delete(request.group_id)
     except ApiError as error:
         return {"error_code": error.code}
     doomed: set[PartitionKey] = set()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.errors import ErrorCode
-from headrace.broker.groups.messages import SyncRequest
+from headrace.broker.groups.classic.messages import SyncRequest
 from headrace.broker.wire.handlers import RequestContext
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _PROTOCOL_FROM = 5
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     if context.version >= _PROTOCOL_FROM and (request.protocol_type is None or request.protocol_name is None):
         return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
-    answer = await broker.groups.sync(
+    answer = await broker.groups.classic.sync(
         SyncRequest(
             group_id=request.group_id,
             member_id=request.member_id,

@@ -2,67 +2,50 @@
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 from headrace.broker.clock import Clock
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups import joining, records
-from headrace.broker.groups.group import Group, GroupState
-from headrace.broker.groups.messages import (
+from headrace.broker.groups.classic import joining, records
+from headrace.broker.groups.classic.group import ClassicGroup, GroupState
+from headrace.broker.groups.classic.messages import (
     NO_MEMBER_ID,
     DescribedGroup,
     DescribedMember,
     JoinAnswer,
     JoinRequest,
     LeavingMember,
-    ListedGroup,
     SyncAnswer,
     SyncRequest,
 )
-from headrace.broker.groups.offsets import CommittedOffset, Offsets, PartitionKey, Settlement
-from headrace.broker.groups.rebalance import Rebalancer
-from headrace.broker.groups.timers import Timer
+from headrace.broker.groups.classic.rebalance import Rebalancer
+from headrace.broker.groups.offsets import CommittedOffset, Offsets, PartitionKey, Settlement, together
+from headrace.broker.groups.registry import Expired, Group, Kind, Registry
 from headrace.broker.settings import BrokerSettings
-from headrace.broker.store import Store, StoreError
+from headrace.broker.store import Store
 
 log = logging.getLogger(__name__)
 
-CLASSIC = "classic"
-LOOKED_AT_AT_ONCE = 1_000  # offsets, before others on the loop get their turn
 
+class ClassicGroups(Kind):
+    """Every classic group. Its methods answer what Kafka's coordinator answers, version by version alike."""
 
-class GroupCoordinator:
-    """Every group of this broker. Its methods answer what Kafka's coordinator answers, version by version alike."""
-
-    def __init__(self, store: Store, settings: BrokerSettings, clock: Clock, offsets: Offsets) -> None:
+    def __init__(
+        self, registry: Registry, store: Store, settings: BrokerSettings, clock: Clock, offsets: Offsets
+    ) -> None:
+        self._registry = registry
         self._store = store
         self._settings = settings
         self._clock = clock
         self._offsets = offsets
-        self._groups: dict[str, Group] = {}
-        self._closed = False
-        self._rebalancer: Rebalancer
-        self._upkeep: Timer
-        self._expiry: asyncio.Task[None] | None = None
+        self._rebalancer = Rebalancer(asyncio.get_running_loop(), store, settings, clock)
 
-    def load(self) -> None:
-        """Take up the groups as they were; to be called on the loop, after the offsets are loaded."""
-        loop = asyncio.get_running_loop()
-        self._rebalancer = Rebalancer(loop, self._store, self._settings, self._clock)
-        for record in self._store.load(records.load):
-            self._groups[record.group_id] = self._rebalancer.restore(record)
-        self._upkeep = Timer(loop, self._look_after)
-        self._upkeep.set(self._settings.offsets_retention_check_interval_ms)
+    def load(self) -> list[ClassicGroup]:
+        return [self._rebalancer.restore(record) for record in self._store.load(records.load)]
 
     def close(self) -> None:
-        """Stop. Those who wait are told to look for the coordinator again, and keep their ids for when it is back."""
-        self._closed = True
-        self._upkeep.cancel()
-        if self._expiry is not None:
-            self._expiry.cancel()
-        for group in self._groups.values():
-            group.cancel_timers()
+        for group in self._registry.of_kind(ClassicGroup):
             for member in group.members.values():
                 member.answer_join(JoinAnswer(error=ErrorCode.NOT_COORDINATOR, member_id=member.member_id))
                 member.answer_sync(SyncAnswer(error=ErrorCode.NOT_COORDINATOR))
@@ -75,7 +58,7 @@ class GroupCoordinator:
             low, high = self._settings.group_min_session_timeout_ms, self._settings.group_max_session_timeout_ms
             if not low <= request.session_timeout_ms <= high:
                 raise ApiError(ErrorCode.INVALID_SESSION_TIMEOUT)
-            group = self._find(request.group_id)
+            group = self._find(request.group_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if group is None:
                 if request.member_id != NO_MEMBER_ID:
                     raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -85,7 +68,7 @@ class GroupCoordinator:
         except ApiError as error:
             full = error.code is ErrorCode.GROUP_MAX_SIZE_REACHED
             return JoinAnswer(error=error.code, member_id=NO_MEMBER_ID if full else request.member_id)
-        self._groups[request.group_id] = group
+        self._registry.put(group)
         return await answer
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
@@ -126,7 +109,7 @@ class GroupCoordinator:
     async def leave(self, group_id: str, leaving: Sequence[LeavingMember]) -> list[ErrorCode]:
         """Take members out, by id or, for static ones, by instance id alone. One code for each."""
         self._check_open(group_id)
-        group = self._find(group_id)
+        group = self._find(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
         if group.state is GroupState.DEAD:
@@ -143,7 +126,7 @@ class GroupCoordinator:
         return codes
 
     @staticmethod
-    def _take_out(group: Group, leaving: LeavingMember) -> ErrorCode:
+    def _take_out(group: ClassicGroup, leaving: LeavingMember) -> ErrorCode:
         member_id, instance_id, reason = leaving
         if member_id == NO_MEMBER_ID:
             current = None if instance_id is None else group.static_members.get(instance_id)
@@ -173,7 +156,7 @@ class GroupCoordinator:
 
         A plain commit is also a sign of life. `unknown_group` is what a member of no group at all is told.
         """
-        if self._closed:
+        if self._registry.closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         group = self._find(group_id)
         if group is None:
@@ -201,7 +184,11 @@ class GroupCoordinator:
     # Administration
 
     def describe(self, group_id: str) -> DescribedGroup:
-        group = self._find(group_id)
+        """A group of another kind is not found here."""
+        try:
+            group = self._find(group_id)
+        except ApiError:
+            group = None
         if group is None:
             return DescribedGroup(group_id=group_id, state=GroupState.DEAD.value, found=False)
         protocol_name = group.protocol_name if group.state is GroupState.STABLE else None
@@ -223,42 +210,6 @@ class GroupCoordinator:
             ),
         )
 
-    def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
-        """The groups in one of these states and of one of these types, where any are given; case does not matter."""
-        wanted_states = {state.strip().lower() for state in states}
-        if types and CLASSIC not in {name.lower() for name in types}:
-            return []
-        return [
-            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
-            for group in self._all()
-            if not wanted_states or group.state.value.lower() in wanted_states
-        ]
-
-    async def delete(self, group_ids: Sequence[str]) -> list[ErrorCode]:
-        """Delete groups without members, with their offsets. One code for each."""
-        if self._closed:
-            return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in group_ids]
-        codes: dict[str, ErrorCode] = {}
-        doomed: list[Group] = []
-        for group_id in group_ids:
-            group = self._find(group_id)
-            if group is None or group.state is GroupState.DEAD:
-                codes.setdefault(group_id, ErrorCode.GROUP_ID_NOT_FOUND)
-            elif group.state is not GroupState.EMPTY:
-                codes[group_id] = ErrorCode.NON_EMPTY_GROUP
-            else:
-                codes[group_id] = ErrorCode.NONE
-                group.state = GroupState.DEAD
-                doomed.append(group)
-        if doomed:
-            try:
-                settlements = [self._offsets.forget_group(group.group_id) for group in doomed]
-                await asyncio.shield(self._bury(doomed, settlements))
-            except StoreError:
-                for group in doomed:
-                    codes[group.group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return [codes[group_id] for group_id in group_ids]
-
     def check_offset_delete(self, group_id: str) -> Callable[[str], bool]:
         """Whether offsets of the group may be deleted, raising ApiError if not at all; which topics are spared is
         told by what is returned: those it is subscribed to."""
@@ -272,27 +223,12 @@ class GroupCoordinator:
 
     # Expiry
 
-    def _look_after(self) -> None:
-        self._upkeep.set(self._settings.offsets_retention_check_interval_ms)
-        self._expiry = self._rebalancer.loop.create_task(self.expire_offsets())
+    def weight(self, group: Group) -> int:
+        return 1 + len(self._offsets.of_group(group.group_id))
 
-    async def expire_offsets(self) -> None:
-        """Forget offsets whose time is over, and groups that nothing is left of."""
-        writes: list[asyncio.Future[None]] = []
-        looked_at = 0
-        for group in self._all():
-            looked_at += 1 + len(self._offsets.of_group(group.group_id))
-            write = self._expire(group)
-            if write is not None:
-                writes.append(write)
-            if looked_at > LOOKED_AT_AT_ONCE:
-                looked_at = 0
-                await asyncio.sleep(0)
-        if writes:
-            log.info("offsets or all that was left of %d groups expired", len(writes))
-            await asyncio.wait(writes)
-
-    def _expire(self, group: Group) -> asyncio.Future[None] | None:
+    def expire(self, group: Group) -> Expired | None:
+        """Offsets whose time is over, and the group if nothing else is left of it."""
+        assert isinstance(group, ClassicGroup)
         expired = dict(self._expired(group))
         nothing_left = (
             group.state is GroupState.EMPTY
@@ -302,11 +238,10 @@ class GroupCoordinator:
         )
         if not expired and not nothing_left:
             return None
-        if nothing_left:
-            group.state = GroupState.DEAD
-        return self._bury([group] if nothing_left else [], [self._offsets.expire(group.group_id, expired)])
+        settlement = self._offsets.expire(group.group_id, expired)
+        return Expired(together(self._unstored(group), settlement) if nothing_left else settlement, nothing_left)
 
-    def _expired(self, group: Group) -> Iterator[tuple[PartitionKey, CommittedOffset]]:
+    def _expired(self, group: ClassicGroup) -> Iterator[tuple[PartitionKey, CommittedOffset]]:
         """Kafka's rules: by the time the group became empty; where it never had members, or has consumers that are
         not subscribed to the topic, by the time of the commit; and never while it is not settled who reads what."""
         if group.protocol_type is not None and group.state is not GroupState.EMPTY:
@@ -326,57 +261,35 @@ class GroupCoordinator:
             ):
                 yield key, offset
 
-    def _bury(self, doomed: Sequence[Group], settlements: Sequence[Settlement]) -> asyncio.Future[None]:
-        """Write it all at once. The doomed are dead meanwhile, so that nobody joins or commits."""
-        group_ids = [group.group_id for group in doomed]
+    def forget(self, group: Group) -> Settlement:
+        return together(self._unstored(group), self._offsets.forget_group(group.group_id))
 
-        def buried(write: asyncio.Future[None]) -> None:
-            failure = write.exception()
-            if failure is not None:
-                log.warning("groups or offsets could not be deleted: %s", failure)
-            for settlement in settlements:
-                (settlement.apply if failure is None else settlement.abandon)()
-            for group in doomed:
-                if failure is not None:
-                    group.state = GroupState.EMPTY
-                    continue
-                group.cancel_timers()
-                self._groups.pop(group.group_id, None)
-
-        def change(connection: sqlite3.Connection) -> None:
-            for group_id in group_ids:
-                records.delete(connection, group_id)
-            for settlement in settlements:
-                settlement.write(connection)
-
-        write = self._store.write(change)
-        write.add_done_callback(buried)
-        return write
+    @staticmethod
+    def _unstored(group: Group) -> Settlement:
+        return Settlement(partial(records.delete, group_id=group.group_id))
 
     # Inside
 
     def _check_open(self, group_id: str) -> None:
-        if self._closed:
+        if self._registry.closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
 
-    def _find(self, group_id: str) -> Group | None:
-        """The group, which for one that only ever committed offsets is made on the way."""
-        group = self._groups.get(group_id)
-        if group is None and self._offsets.has_group(group_id):
-            group = self._groups[group_id] = self._rebalancer.new_group(group_id)
-        return group
+    def find(self, group_id: str) -> ClassicGroup | None:
+        """A group that only ever committed offsets has no record of its own."""
+        return self._rebalancer.new_group(group_id) if self._offsets.has_group(group_id) else None
 
-    def _require(self, group_id: str, otherwise: ErrorCode) -> Group:
-        group = self._find(group_id)
+    def found(self) -> Collection[str]:
+        return self._offsets.group_ids()
+
+    def _find(self, group_id: str, otherwise: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND) -> ClassicGroup | None:
+        return self._registry.find(group_id, ClassicGroup, otherwise)
+
+    def _require(self, group_id: str, otherwise: ErrorCode) -> ClassicGroup:
+        group = self._find(group_id, otherwise)
         if group is None:
             raise ApiError(otherwise)
         if group.state is GroupState.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return group
-
-    def _all(self) -> list[Group]:
-        for group_id in self._offsets.group_ids() - self._groups.keys():
-            self._find(group_id)
-        return [group for group in self._groups.values() if group.state is not GroupState.DEAD]

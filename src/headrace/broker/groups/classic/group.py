@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups.messages import JoinAnswer, JoinedMember, Protocol, SyncAnswer
-from headrace.broker.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.broker.groups.classic.messages import JoinAnswer, JoinedMember, Protocol, SyncAnswer
+from headrace.broker.groups.classic.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from headrace.broker.groups.registry import Group
 from headrace.broker.groups.timers import Timer
 
 
@@ -72,8 +73,10 @@ class Member:
         return syncing is not None
 
 
-class Group:
+class ClassicGroup(Group):
     """The state of one group. Its methods keep it whole; none of them waits, writes or answers the world at large."""
+
+    kind = "classic"
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Group:
         join_timer: Timer,
         sync_timer: Timer,
     ) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_since_ms = now_ms()
@@ -108,6 +111,30 @@ class Group:
         self.sync_timer = sync_timer
         self._now_ms = now_ms
         self._supporters: Counter[str] = Counter()
+
+    # Life
+
+    @property
+    def protocol(self) -> str:
+        return self.protocol_type or ""
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def is_dead(self) -> bool:
+        return self.state is GroupState.DEAD
+
+    def die(self) -> None:
+        self.state = GroupState.DEAD
+
+    def revive(self) -> None:
+        self.state = GroupState.EMPTY
 
     def transition(self, state: GroupState) -> None:
         self.previous_state, self.state = self.state, state

@@ -5,15 +5,15 @@ import logging
 import uuid
 
 from headrace.broker.errors import ApiError, ErrorCode
-from headrace.broker.groups.group import Group, GroupState, Member
-from headrace.broker.groups.messages import NO_MEMBER_ID, JoinAnswer, JoinRequest, Protocol
-from headrace.broker.groups.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Joining, Rebalancer
-from headrace.broker.groups.subscription import subscribed_topics
+from headrace.broker.groups.classic.group import ClassicGroup, GroupState, Member
+from headrace.broker.groups.classic.messages import NO_MEMBER_ID, JoinAnswer, JoinRequest, Protocol
+from headrace.broker.groups.classic.rebalance import NEW_MEMBER_JOIN_TIMEOUT_MS, Joining, Rebalancer
+from headrace.broker.groups.classic.subscription import subscribed_topics
 
 log = logging.getLogger(__name__)
 
 
-def join(rebalancer: Rebalancer, group: Group, request: JoinRequest, max_size: int, joining: Joining) -> None:
+def join(rebalancer: Rebalancer, group: ClassicGroup, request: JoinRequest, max_size: int, joining: Joining) -> None:
     """Let the member in, or keep it waiting in `joining`, or raise the ApiError it is to be answered with."""
     if not _has_room(group, request.member_id, max_size):
         group.remove(request.member_id)
@@ -34,7 +34,7 @@ def join(rebalancer: Rebalancer, group: Group, request: JoinRequest, max_size: i
         _rejoin(rebalancer, group, member, request, joining)
 
 
-def _has_room(group: Group, member_id: str, max_size: int) -> bool:
+def _has_room(group: ClassicGroup, member_id: str, max_size: int) -> bool:
     member = group.members.get(member_id)
     if group.state is GroupState.PREPARING_REBALANCE:
         # Those who wait are counted, not all members: where the limit was lowered, the last to rejoin go.
@@ -42,7 +42,7 @@ def _has_room(group: Group, member_id: str, max_size: int) -> bool:
     return not group.members or member is not None or len(group.members) < max_size
 
 
-def _join_new(rebalancer: Rebalancer, group: Group, request: JoinRequest, joining: Joining) -> None:
+def _join_new(rebalancer: Rebalancer, group: ClassicGroup, request: JoinRequest, joining: Joining) -> None:
     new_id = f"{request.group_instance_id or request.client_id}-{uuid.uuid4()}"
     if request.group_instance_id is not None:
         current_id = group.static_members.get(request.group_instance_id)
@@ -57,7 +57,7 @@ def _join_new(rebalancer: Rebalancer, group: Group, request: JoinRequest, joinin
         _add(rebalancer, group, new_id, request, joining)
 
 
-def _add(rebalancer: Rebalancer, group: Group, member_id: str, request: JoinRequest, joining: Joining) -> None:
+def _add(rebalancer: Rebalancer, group: ClassicGroup, member_id: str, request: JoinRequest, joining: Joining) -> None:
     member = rebalancer.new_member(group, member_id, request)
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.new_member_added = True
@@ -67,7 +67,9 @@ def _add(rebalancer: Rebalancer, group: Group, member_id: str, request: JoinRequ
     rebalancer.prepare_or_complete(group, f"{member_id} joins: {request.reason or 'new'}")
 
 
-def _rejoin(rebalancer: Rebalancer, group: Group, member: Member, request: JoinRequest, joining: Joining) -> None:
+def _rejoin(
+    rebalancer: Rebalancer, group: ClassicGroup, member: Member, request: JoinRequest, joining: Joining
+) -> None:
     changed = member.protocols != request.protocols
     leads = member.member_id == group.leader
     if (
@@ -89,7 +91,7 @@ def _rejoin(rebalancer: Rebalancer, group: Group, member: Member, request: JoinR
 
 def _replace_static(
     rebalancer: Rebalancer,
-    group: Group,
+    group: ClassicGroup,
     member: Member,
     new_id: str,
     request: JoinRequest,
@@ -138,7 +140,7 @@ def _replace_static(
     rebalancer.save(group).add_done_callback(answer)
 
 
-def _assignment_may_change(group: Group, member: Member, old_protocols: tuple[Protocol, ...]) -> bool:
+def _assignment_may_change(group: ClassicGroup, member: Member, old_protocols: tuple[Protocol, ...]) -> bool:
     if group.select_protocol() != group.protocol_name:
         return True
     if not group.is_consumer_group:

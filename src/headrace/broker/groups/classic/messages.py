@@ -94,10 +94,3 @@ class DescribedGroup:
     protocol_name: str = ""
     members: tuple[DescribedMember, ...] = ()
     found: bool = True
-
-
-class ListedGroup(NamedTuple):
-    group_id: str
-    protocol_type: str
-    state: str
-    type: str

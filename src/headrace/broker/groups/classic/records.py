@@ -4,8 +4,8 @@ import sqlite3
 from collections import defaultdict
 from typing import NamedTuple
 
-from headrace.broker.groups.group import Group, GroupState
-from headrace.broker.groups.messages import Protocol
+from headrace.broker.groups.classic.group import ClassicGroup, GroupState
+from headrace.broker.groups.classic.messages import Protocol
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS classic_groups (
@@ -64,7 +64,7 @@ class GroupRecord(NamedTuple):
     members: tuple[MemberRecord, ...]
 
 
-def record_of(group: Group, assignments: dict[str, bytes] | None = None) -> GroupRecord:
+def record_of(group: ClassicGroup, assignments: dict[str, bytes] | None = None) -> GroupRecord:
     """The group as it is; with `assignments`, as it will be once these are what its members have."""
     return GroupRecord(
         group.group_id,

@@ -16,10 +16,10 @@ from functools import partial
 
 from headrace.broker.clock import Clock
 from headrace.broker.errors import ErrorCode
-from headrace.broker.groups import records
-from headrace.broker.groups.group import Group, GroupState, Member
-from headrace.broker.groups.messages import JoinAnswer, JoinRequest, SyncAnswer
-from headrace.broker.groups.records import GroupRecord, MemberRecord
+from headrace.broker.groups.classic import records
+from headrace.broker.groups.classic.group import ClassicGroup, GroupState, Member
+from headrace.broker.groups.classic.messages import JoinAnswer, JoinRequest, SyncAnswer
+from headrace.broker.groups.classic.records import GroupRecord, MemberRecord
 from headrace.broker.groups.timers import Timer
 from headrace.broker.settings import BrokerSettings
 from headrace.broker.store import Store
@@ -44,13 +44,13 @@ class Rebalancer:
 
     # Making groups and members
 
-    def new_group(self, group_id: str) -> Group:
+    def new_group(self, group_id: str) -> ClassicGroup:
         join_timer = Timer(self.loop, lambda: self._join_time_over(group))
         sync_timer = Timer(self.loop, lambda: self._sync_time_over(group))
-        group = Group(group_id, now_ms=self._clock.steady_ms, join_timer=join_timer, sync_timer=sync_timer)
+        group = ClassicGroup(group_id, now_ms=self._clock.steady_ms, join_timer=join_timer, sync_timer=sync_timer)
         return group
 
-    def new_member(self, group: Group, member_id: str, request: JoinRequest) -> Member:
+    def new_member(self, group: ClassicGroup, member_id: str, request: JoinRequest) -> Member:
         member = Member(
             member_id,
             request.group_instance_id,
@@ -64,12 +64,12 @@ class Rebalancer:
         member.session = Timer(self.loop, partial(self._session_over, group, member))
         return member
 
-    def add_pending(self, group: Group, member_id: str, session_timeout_ms: int) -> None:
+    def add_pending(self, group: ClassicGroup, member_id: str, session_timeout_ms: int) -> None:
         timer = Timer(self.loop, partial(self._pending_over, group, member_id))
         group.pending_members[member_id] = timer
         timer.set(session_timeout_ms)
 
-    def restore(self, record: GroupRecord) -> Group:
+    def restore(self, record: GroupRecord) -> ClassicGroup:
         """A group as it was when the broker stopped; its members have their whole session timeout to come back."""
         group = self.new_group(record.group_id)
         for restored in record.members:
@@ -93,7 +93,7 @@ class Rebalancer:
         group.state_since_ms = record.state_since_ms
         return group
 
-    def _restore_member(self, group: Group, record: MemberRecord) -> Member:
+    def _restore_member(self, group: ClassicGroup, record: MemberRecord) -> Member:
         member = Member(
             record.member_id,
             record.group_instance_id,
@@ -110,7 +110,7 @@ class Rebalancer:
 
     # Writing
 
-    def save(self, group: Group, assignments: dict[str, bytes] | None = None) -> asyncio.Future[None]:
+    def save(self, group: ClassicGroup, assignments: dict[str, bytes] | None = None) -> asyncio.Future[None]:
         """Put the group as it is now into the store. That it failed is logged here."""
         record = records.record_of(group, assignments)
         saved = self._store.write(lambda connection: records.save(connection, record))
@@ -120,14 +120,14 @@ class Rebalancer:
 
     # Towards a new generation
 
-    def prepare_or_complete(self, group: Group, reason: str) -> None:
+    def prepare_or_complete(self, group: ClassicGroup, reason: str) -> None:
         """Something changed: begin a rebalance, or see whether that was what the running one waited for."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self.maybe_complete_join(group)
         else:
             self.prepare(group, reason)
 
-    def prepare(self, group: Group, reason: str) -> None:
+    def prepare(self, group: ClassicGroup, reason: str) -> None:
         log.info(
             "group %s: rebalance from %s, generation %d (%s)",
             group.group_id,
@@ -153,7 +153,7 @@ class Rebalancer:
         else:
             group.join_timer.set(group.rebalance_timeout_ms)
 
-    def maybe_complete_join(self, group: Group) -> None:
+    def maybe_complete_join(self, group: ClassicGroup) -> None:
         """Go on if all are there; the first rebalance of a group waits for its delay in any case."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
@@ -162,7 +162,7 @@ class Rebalancer:
         ):
             self._complete_join(group)
 
-    def member_removed(self, group: Group, reason: str) -> None:
+    def member_removed(self, group: ClassicGroup, reason: str) -> None:
         """One or more members are out of the group: the others share anew what they had."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group, reason)
@@ -171,7 +171,7 @@ class Rebalancer:
         if group.state is GroupState.PREPARING_REBALANCE:
             self.save(group)
 
-    def _join_time_over(self, group: Group) -> None:
+    def _join_time_over(self, group: ClassicGroup) -> None:
         if group.state is not GroupState.PREPARING_REBALANCE:
             return
         if group.new_member_added and group.extra_delay_ms > 0:
@@ -183,7 +183,7 @@ class Rebalancer:
                 return
         self._complete_join(group)
 
-    def _complete_join(self, group: Group) -> None:
+    def _complete_join(self, group: ClassicGroup) -> None:
         group.join_timer.cancel()
         for member in [m for m in group.members.values() if m.joining is None and not m.is_static]:
             log.info("group %s: member %s did not rejoin in time", group.group_id, member.member_id)
@@ -207,14 +207,14 @@ class Rebalancer:
         self.save(group)
         self.answer_joins_when_saved(group, waiting)
 
-    def answer_joins_when_saved(self, group: Group, waiting: Sequence[tuple[Joining, JoinAnswer]]) -> None:
+    def answer_joins_when_saved(self, group: ClassicGroup, waiting: Sequence[tuple[Joining, JoinAnswer]]) -> None:
         """Tell members of the current generation, which may be on its way to the store."""
         assert group.last_save is not None
         group.last_save.add_done_callback(partial(self._answer_joins, group, group.generation, waiting))
 
     def _answer_joins(
         self,
-        group: Group,
+        group: ClassicGroup,
         generation: int,
         waiting: Sequence[tuple[Joining, JoinAnswer]],
         saved: asyncio.Future[None],
@@ -231,12 +231,12 @@ class Rebalancer:
 
     # Towards stability
 
-    def synced(self, group: Group, member_id: str) -> None:
+    def synced(self, group: ClassicGroup, member_id: str) -> None:
         group.unsynced.discard(member_id)
         if not group.unsynced:
             group.sync_timer.cancel()
 
-    def store_assignments(self, group: Group, assignments: dict[str, bytes]) -> None:
+    def store_assignments(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
         """The leader has assigned: store it, then tell everyone."""
         if group.stored_generation == group.generation:
             return  # the leader repeats itself while the first is being written
@@ -245,7 +245,7 @@ class Rebalancer:
         saved.add_done_callback(partial(self._assignments_stored, group, group.generation, assignments))
 
     def _assignments_stored(
-        self, group: Group, generation: int, assignments: dict[str, bytes], saved: asyncio.Future[None]
+        self, group: ClassicGroup, generation: int, assignments: dict[str, bytes], saved: asyncio.Future[None]
     ) -> None:
         if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
             return  # someone joined or left meanwhile: those who waited were sent to rejoin
@@ -260,13 +260,13 @@ class Rebalancer:
                 member.session.set(member.session_timeout_ms)
 
     @staticmethod
-    def sync_answer(group: Group, member: Member) -> SyncAnswer:
+    def sync_answer(group: ClassicGroup, member: Member) -> SyncAnswer:
         return SyncAnswer(
             protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
         )
 
     @staticmethod
-    def _fail_syncs(group: Group, error: ErrorCode) -> None:
+    def _fail_syncs(group: ClassicGroup, error: ErrorCode) -> None:
         for member in group.members.values():
             member.assignment = b""
             if member.answer_sync(SyncAnswer(error=error)):
@@ -274,18 +274,18 @@ class Rebalancer:
 
     # Time
 
-    def _session_over(self, group: Group, member: Member) -> None:
+    def _session_over(self, group: ClassicGroup, member: Member) -> None:
         if group.members.get(member.member_id) is not member or member.shows_life:
             return
         log.info("group %s: member %s has fallen silent", group.group_id, member.member_id)
         group.remove(member.member_id)
         self.member_removed(group, f"the session of {member.member_id} timed out")
 
-    def _pending_over(self, group: Group, member_id: str) -> None:
+    def _pending_over(self, group: ClassicGroup, member_id: str) -> None:
         group.forget_pending(member_id)
         self.maybe_complete_join(group)
 
-    def _sync_time_over(self, group: Group) -> None:
+    def _sync_time_over(self, group: ClassicGroup) -> None:
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.unsynced:
             return
         late = sorted(group.unsynced)
