@@ -29,6 +29,7 @@ broker with `flush.messages=1`. Headrace always syncs before it acknowledges.
 """
 ORDER = (
     *("produce-java", "produce-librdkafka", "consume-java", "consume-librdkafka", "latency", "startup", "memory"),
+    "share-consumers",
     *("engine-stateless", "engine-windowed", "engine-views", "engine-latency", "engine-start"),
     *("topology", "topology-alone"),
     *("operators-windows", "operators-joins", "operators-small", "nexmark"),

@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from benchmarks import report
 from benchmarks.broker import consume, latency, memory, produce, startup
 from benchmarks.broker.bench import Bench, Options, progress
 
-SCENARIOS: dict[str, Callable[[Bench], report.Section]] = {
+Scenario = Callable[[Bench], report.Section]
+SCENARIOS: dict[str, Scenario] = {
     "produce-java": partial(produce.run, client="java"),
     "produce-librdkafka": partial(produce.run, client="librdkafka"),
     "consume-java": partial(consume.run, client="java"),
@@ -28,9 +29,9 @@ SCENARIOS: dict[str, Callable[[Bench], report.Section]] = {
 VOLATILE = {"tmpfs", "ramfs", "devtmpfs"}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.broker", description=__doc__)
-    parser.add_argument("scenario", nargs="*", choices=[[], *SCENARIOS], help="all of them unless named")
+def main(package: str, scenarios: Mapping[str, Scenario]) -> None:
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{package}", description=__doc__)
+    parser.add_argument("scenario", nargs="*", choices=[[], *scenarios], help="all of them unless named")
     parser.add_argument("--quick", action="store_true", help="a smoke run: short rounds, few cases, nothing written")
     parser.add_argument("--rounds", type=int, help="rounds of each side, after its warm-up (5; quick: 2)")
     parser.add_argument("--seconds", type=float, help="length of a round (3; quick: 1)")
@@ -55,14 +56,14 @@ def main() -> None:
     stand_in = os.environ.get("HEADRACE_TEST_BROKER")
     facts = report.machine_facts(folder)
     try:
-        for name in chosen.scenario or SCENARIOS:
+        for name in chosen.scenario or scenarios:
             progress(f"== {name}")
             bench = Bench(options)
             try:
-                section = SCENARIOS[name](bench)
+                section = scenarios[name](bench)
             finally:
                 bench.close()
-            command = f"python -m benchmarks.broker {_options(chosen)}{name}"
+            command = f"python -m benchmarks.{package} {_options(chosen)}{name}"
             print(section.markdown(command, facts), flush=True)
             if not quick and not stand_in:
                 report.write(section, command, facts)
@@ -79,4 +80,4 @@ def _options(chosen: argparse.Namespace) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    main("broker", SCENARIOS)

@@ -58,6 +58,7 @@ public class Load {
             case "consume": return consume(args);
             case "latency": return latency(args);
             case "flood": return flood(args);
+            case "share": return ShareLoad.share(args);
             default: throw new IllegalArgumentException("unknown verb " + verb);
         }
     }
