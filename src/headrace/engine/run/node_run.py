@@ -1,7 +1,8 @@
 """One node while the app runs: its query is watched, and restarted after a failure as long as that may help."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from signal import Signals
 from subprocess import Popen, TimeoutExpired
@@ -235,13 +236,24 @@ class NodeRun:
             # PySpark's type hints do not have it.
             interval = str(self._config.real_time_interval)
             writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
-        # Spark takes the setting from the session as it is now.
-        with _starting:
-            if EMPTY_BATCHES not in self._config.spark_settings:
-                frame.sparkSession.conf.set(EMPTY_BATCHES, str(self._empty_batches).lower())
+        with self._settings_of_the_query(frame.sparkSession):
             self._query = writer.start()
         self._query_known.set()
         self._state = NodeState.RUNNING
+
+    @contextmanager
+    def _settings_of_the_query(self, spark: SparkSession) -> Iterator[None]:
+        """A query has the settings that its session has when it starts; other queries of the session have theirs."""
+        if EMPTY_BATCHES in self._config.spark_settings:
+            yield
+            return
+        with _starting:
+            before = str(spark.conf.get(EMPTY_BATCHES))
+            spark.conf.set(EMPTY_BATCHES, str(self._empty_batches).lower())
+            try:
+                yield
+            finally:
+                spark.conf.set(EMPTY_BATCHES, before)
 
     def _write(self, frame: DataFrame, number: int) -> None:
         """Called by Spark for every batch."""
