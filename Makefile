@@ -58,6 +58,7 @@ bench: $(JAVA)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.operators
 	$(BIN)/python -m benchmarks.nexmark
+	$(BIN)/python -m benchmarks.capture
 
 clean:
 	rm -rf $(VENV) .build .mypy_cache .ruff_cache .hypothesis .import_linter_cache

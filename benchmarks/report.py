@@ -21,8 +21,9 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 HEADING = """\
 # Speed, measured
 
-Written by `make bench` (`python -m benchmarks.broker`, `.engine`, `.operators`, `.nexmark`); [README.md](README.md)
-says how each figure is taken. Medians, with the range over the rounds in brackets, beside a peer in the same run.
+Written by `make bench` (`python -m benchmarks.broker`, `.engine`, `.operators`, `.nexmark`, `.capture`);
+[README.md](README.md) says how each figure is taken. Medians, with the range over the rounds in brackets, beside a
+peer in the same run.
 
 "Kafka" is Apache Kafka with its defaults, which acknowledges before anything is on disk; "Kafka, synced" is the same
 broker with `flush.messages=1`. Headrace always syncs before it acknowledges.
@@ -33,6 +34,7 @@ ORDER = (
     *("engine-stateless", "engine-windowed", "engine-views", "engine-latency", "engine-start"),
     *("topology", "topology-alone"),
     *("operators-windows", "operators-joins", "operators-small", "nexmark"),
+    "capture",
 )
 """Every scenario there is, as their sections follow each other."""
 

@@ -34,7 +34,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "head
 
 
 class Unavailable(Exception):
-    """The machine lacks something that cannot be fetched here; the message says what."""
+    """The machine lacks something that cannot be fetched here; the message says what. A test that needs it fails."""
 
 
 @dataclass(frozen=True)
@@ -108,30 +108,40 @@ def compiled(folder: Path, libraries: Sequence[Path]) -> Path:
 
 
 def kcat() -> list[str]:
-    """The command line that starts kcat: the machine's own, or Debian's package unpacked beside it."""
-    if found := shutil.which("kcat"):
+    """The command line that starts kcat."""
+    return _program("kcat", "-V", "librdkafka1", "libyajl2")
+
+
+def strace() -> list[str]:
+    """The command line that starts strace."""
+    return _program("strace", "-V", "libunwind8")
+
+
+def _program(name: str, probe: str, *libraries: str) -> list[str]:
+    """The machine's own program, or the one of Debian's package of that name, unpacked into the cache."""
+    if found := shutil.which(name):
         return [found]
     for tool in ("apt-get", "dpkg-deb"):
         if shutil.which(tool) is None:
-            raise Unavailable(f"kcat is not on the PATH, nor is {tool}, which would unpack Debian's package")
+            raise Unavailable(f"{name} is not on the PATH, nor is {tool}, which would unpack Debian's package")
 
     def unpack(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as packages:
             got = subprocess.run(
-                ["apt-get", "download", "-q", "kcat", "librdkafka1", "libyajl2"],
+                ["apt-get", "download", "-q", name, *libraries],
                 cwd=packages, capture_output=True, text=True, check=False, timeout=120,
             )  # fmt: skip
             if got.returncode:
-                raise Unavailable(f"kcat is not on the PATH, and apt did not bring it: {got.stderr.strip()}")
+                raise Unavailable(f"{name} is not on the PATH, and apt did not bring it: {got.stderr.strip()}")
             for package in Path(packages).glob("*.deb"):
                 _run(["dpkg-deb", "-x", str(package), str(folder)])
 
-    root = _kept("kcat", unpack)
-    libraries = {str(found.parent) for found in root.rglob("*.so.*")}
-    command = ["env", f"LD_LIBRARY_PATH={os.pathsep.join(sorted(libraries))}", str(root / "usr/bin/kcat")]
-    probe = subprocess.run([*command, "-V"], capture_output=True, text=True, check=False, timeout=30)
-    if probe.returncode:
-        raise Unavailable(f"kcat was unpacked but does not start: {probe.stderr.strip()}")
+    root = _kept(name, unpack)
+    folders = {str(found.parent) for found in root.rglob("*.so.*")}
+    command = ["env", f"LD_LIBRARY_PATH={os.pathsep.join(sorted(folders))}", str(root / "usr/bin" / name)]
+    started = subprocess.run([*command, probe], capture_output=True, text=True, check=False, timeout=30)
+    if started.returncode:
+        raise Unavailable(f"{name} was unpacked but does not start: {started.stderr.strip()}")
     return command
 
 

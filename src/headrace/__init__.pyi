@@ -13,6 +13,7 @@ from headrace.engine.calls.join import join as join
 from headrace.engine.calls.join import merge as merge
 from headrace.engine.calls.windows import windowed as windowed
 from headrace.errors import BrokerError as BrokerError
+from headrace.errors import CaptureError as CaptureError
 from headrace.errors import CheckpointError as CheckpointError
 from headrace.errors import EngineError as EngineError
 from headrace.errors import Error as Error

@@ -2,6 +2,7 @@
 
 Error
 ├── BrokerError              the broker cannot start: an invalid folder, address or setting
+├── CaptureError             a database cannot be captured as declared: what to type there or in the app
 ├── EngineError              Spark cannot run the app: a problem with Java, the connector's jars or the cluster
 │   ├── CheckpointError      a checkpoint does not match the app, the cluster or the sink
 │   ├── FunctionFailed       a function of a node raised on a record; see `record`, `place` and `raised`
@@ -33,6 +34,7 @@ from typing import Any
 
 __all__ = [
     "BrokerError",
+    "CaptureError",
     "CheckpointError",
     "EngineError",
     "Error",
@@ -69,6 +71,10 @@ class Error(Exception):
 
 class BrokerError(Error):
     """The broker cannot start: an invalid folder, address or setting."""
+
+
+class CaptureError(Error):
+    """A database cannot be captured as declared: it needs a statement, or the app another declaration."""
 
 
 class EngineError(Error):

@@ -16,7 +16,7 @@ import pytest
 from headrace.broker.wire.apis import APIS
 from tests.broker.node import KEYS, NO_ID
 from tests.broker.rawclient import RawClient
-from tests.peers import ApacheKafka, Headrace, Server, Unavailable
+from tests.peers import ApacheKafka, Headrace, Server
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -56,11 +56,8 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     home = tmp_path_factory.mktemp("pair")
-    try:
-        with Headrace(home / "headrace", SETTINGS) as ours, ApacheKafka(home / "kafka", SETTINGS, heap="512M") as kafka:
-            yield Pair(ours, kafka)
-    except Unavailable as reason:
-        pytest.skip(str(reason))
+    with Headrace(home / "headrace", SETTINGS) as ours, ApacheKafka(home / "kafka", SETTINGS, heap="512M") as kafka:
+        yield Pair(ours, kafka)
 
 
 def create(*topics: dict[str, Any], **fields: Any) -> Call:

@@ -49,10 +49,7 @@ def send(producer: Producer, topic: str, values: list[str]) -> None:
 
 
 def dump(files: list[Path]) -> list[str]:
-    try:
-        libraries = peers.classpath(peers.jars("kafka-4.3"), peers.jars("kafka-tools-4.3"))
-    except peers.Unavailable as missing:
-        pytest.skip(str(missing))
+    libraries = peers.classpath(peers.jars("kafka-4.3"), peers.jars("kafka-tools-4.3"))
     words = ["--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files))]
     done = subprocess.run(
         [peers.java(), "-Xmx256m", "-cp", libraries, "org.apache.kafka.tools.DumpLogSegments", *words],

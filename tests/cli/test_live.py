@@ -131,3 +131,14 @@ def wait_for(capsys: pytest.CaptureFixture[str], text: str) -> str:
         printed += capsys.readouterr().out
         time.sleep(0.005)
     return printed
+
+
+def test_failed_rows_are_counted_and_the_search_for_them_is_shown() -> None:
+    searching = "its function raises on some of 120 records: 64 checked, 12 failed"
+    failing = replace(NODE, failed=1042, activity=searching)
+    assert "failed" not in shown(NODE)
+    lines = shown(NODE, failing).splitlines()
+    assert lines[0].split()[-1] == "failed"
+    assert [line.split()[-1] for line in lines[1:3]] == ["0", "1,042"]
+    assert lines[3].strip() == f"bursts: {searching}"
+    assert live.line(failing).endswith(f"1,042 failed, batch 12 took 88 ms, {searching}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,3 +14,9 @@ from headrace.config.run import RunConfig
 def config(broker_address: str, tmp_path: Path) -> RunConfig:
     """A run against the shared broker, with a home of its own."""
     return RunConfig(kafka=broker_address, home=tmp_path / "home")
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Of the topics of one test, since all share a broker."""
+    return f"t{uuid.uuid4().hex[:8]}."

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
@@ -19,7 +22,7 @@ from tests.engine.test_kills import World
 from tests.engine.topics import messages, send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -261,3 +264,91 @@ def test_a_batch_that_is_killed_while_it_diverts_rows_gives_them_once(tmp_path: 
         assert rows == [MARKER, *(n for n in range(24) if n % 10 != 3)]
         failed = sorted(json.loads(record.value() or b"")["n"] for record in messages(address, "divided.failed"))
         assert failed == [3, 13, 23]
+
+
+def halved(pieces: int) -> int:
+    return 12 // pieces
+
+
+halved.__module__ = "__main__"
+
+
+def test_many_rows_are_found_without_a_task_that_fails(
+    headrace_harness: Callable[..., Harness], spark: SparkSession
+) -> None:
+    """Whatever kind of function raises: a failed task costs seconds, and a third of all rows fails here."""
+    app = new_app()
+
+    def by_series(pieces: pd.Series) -> pd.Series:
+        return pieces.map(halved)
+
+    def by_frames(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield frame.assign(price=frame["pieces"].map(halved))[["id", "price"]]
+
+    def by_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            prices = [halved(pieces) for pieces in batch.column("pieces").to_pylist()]
+            yield pa.RecordBatch.from_pydict({"id": batch.column("id"), "price": prices})
+
+    for function in (by_series, by_frames, by_batches):
+        function.__module__ = "__main__"
+    series = F.pandas_udf(by_series, LongType())
+
+    @app.stream(key="id", on_error="divert")
+    def one_by_one(orders: DataFrame) -> DataFrame:
+        # The second function has no value to compute with where the first one raised.
+        less_one = F.udf(lambda price: price - 1, LongType())
+        return orders.select("id", price("total", "pieces").alias("price")).withColumn("less", less_one("price"))
+
+    @app.stream(key="id", on_error="divert")
+    def in_series(orders: DataFrame) -> DataFrame:
+        return orders.select("id", series("pieces").alias("price"))
+
+    @app.stream(key="id", on_error="divert")
+    def in_frames(orders: DataFrame) -> DataFrame:
+        return orders.mapInPandas(by_frames, "id BIGINT, price BIGINT")
+
+    @app.stream(key="id", on_error="divert")
+    def in_batches(orders: DataFrame) -> DataFrame:
+        return orders.mapInArrow(by_batches, "id BIGINT, price BIGINT")
+
+    nodes = (one_by_one, in_series, in_frames, in_batches)
+    with headrace_harness(app) as harness:
+        harness.send("orders", [order(id, pieces=id % 3) for id in range(12)])
+        jobs = spark.sparkContext._jsc.sc().dagScheduler().nextJobId()
+        harness.settle()
+        for node in nodes:
+            assert [row["id"] for row in harness.rows(node)] == [id for id in range(12) if id % 3]
+            failed = harness.rows(node.failed)
+            assert [row["offset"] for row in failed] == list(range(0, 12, 3))
+            assert {row["error"] for row in failed} == {"ZeroDivisionError: integer division or modulo by zero"}
+            line = LINE if node is one_by_one else halved.__code__.co_firstlineno + 1
+            assert {row["reason"] for row in failed} == {
+                f"the function raised at tests/engine/test_failed_rows.py:{line}"
+            }
+            assert harness.progress(node).failed == 4
+        tracker = spark.sparkContext.statusTracker()
+        ran = range(int(jobs), int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId()))
+        ends = [info.status for job in ran if (info := tracker.getJobInfo(job)) is not None]
+        # That of the batch itself, one for each node.
+        assert ends.count("FAILED") <= len(nodes)
+
+
+def test_the_search_for_failed_rows_is_shown(headrace_harness: Callable[..., Harness]) -> None:
+    app = new_app()
+
+    @app.stream(key="id", on_error="divert")
+    def priced(orders: DataFrame) -> DataFrame:
+        return orders.withColumn("price", price("total", "pieces"))
+
+    with headrace_harness(app) as harness:
+        harness.send("orders", [order(id, pieces=id % 4) for id in range(16)])
+        seen = set()
+        limit = time.monotonic() + 120
+        while harness.progress(priced).failed < 4:
+            assert time.monotonic() < limit
+            seen.add(harness.progress(priced).activity)
+            time.sleep(0.05)
+        assert any(said and said.startswith("its function raises on some of 16 records: ") for said in seen)
+        assert harness.progress(priced).activity is None

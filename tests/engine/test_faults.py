@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,12 +40,6 @@ LARGEST = 1048588
 @pytest.fixture
 def config(config: RunConfig) -> RunConfig:
     return replace(config, create_inputs=True, attempts=2)
-
-
-@pytest.fixture
-def prefix() -> str:
-    """Of the topics of one test, since all share a broker."""
-    return f"f{uuid.uuid4().hex[:8]}."
 
 
 def app_of(prefix: str, schema: str = EVENTS, *, counting: bool = False, viewing: bool = False) -> App:

@@ -46,10 +46,7 @@ def test_a_damaged_jar_is_fetched_again_and_nothing_else(cache: Path) -> None:
     path = cache / "jars" / f"spark-{VERSION}" / damaged.file_name
     path.write_bytes(path.read_bytes()[:-1])
     told: list[tuple[Jar, int, int]] = []
-    try:
-        connector_jars(VERSION, lambda *progress: told.append(progress), cache)
-    except EngineError as error:
-        pytest.skip(f"no jars can be fetched here: {error}")
+    connector_jars(VERSION, lambda *progress: told.append(progress), cache)
     assert told == [(damaged, 3, 4)]
     assert hashlib.sha256(path.read_bytes()).hexdigest() == damaged.sha256
 

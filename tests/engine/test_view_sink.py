@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,11 +43,6 @@ class Sent:
 @pytest.fixture
 def config(config: RunConfig, postgres_dsn: str) -> RunConfig:
     return replace(config, create_inputs=True, attempts=2, postgres=postgres_dsn, topic_settings={"partitions": "1"})
-
-
-@pytest.fixture
-def prefix() -> str:
-    return f"v{uuid.uuid4().hex[:8]}."
 
 
 def app_of(prefix: str, guarantee: str = "exactly-once", order_by: str | None = None) -> App:

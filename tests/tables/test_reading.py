@@ -137,3 +137,17 @@ def test_rows_of_an_app_s_view_wait_for_the_receipt_as_well(
         spend.get("b", after=hr.Receipt("t", 0, 1), timeout=0, postgres=postgres_dsn)
     writer.write("q", 1, {"t": {0: 2}}, [pairs(b=2)])
     assert len(spend.rows(after=hr.Receipt("t", 0, 1), postgres=postgres_dsn)) == 2
+
+
+def test_a_column_that_the_view_does_not_have_is_told_with_the_one_that_was_meant(
+    writer_of: MakeWriter, reader_of: MakeReader
+) -> None:
+    writer_of().write("q", 0, {"t": {0: 1}}, [pairs(a=1)])
+    reader = reader_of()
+    with pytest.raises(InputError, match=r"has no column 'kk'; did you mean 'k'\?"):
+        reader.rows({"v": 1, "kk": "a"})
+    with pytest.raises(InputError, match=r"has no column 'colour'; known here: k, v$"):
+        reader.rows({"colour": "a"})
+    with pytest.raises(TableError, match=r'does not have: column "kk" does not exist; its columns are k, v$'):
+        reader.rows("kk = %s", ["a"])
+    assert reader.rows({"k": "a"}) == [{"k": "a", "v": 1}]

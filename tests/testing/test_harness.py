@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import ConfigResource, ResourceType
 
 import headrace as hr
 from headrace.testing import Harness
@@ -75,8 +74,8 @@ def test_what_happened_long_ago_is_not_past_its_retention(headrace_harness: Make
     own = {"payments", "large", "large_minutes", "minutes", "hours"}
     topics = [name for name in harness._topics() if name.partition(".")[0] in own]
     assert {*own, "payments.rejected"} <= {*topics}
-    asked = harness._admin.describe_configs([ConfigResource(ResourceType.TOPIC, name) for name in topics])
-    kept = {resource.name: future.result(30)["retention.ms"].value for resource, future in asked.items()}
+    kept = harness._cluster.topic_setting("retention.ms", topics)
+    assert kept.keys() == {*topics}
     assert {name for name, value in kept.items() if value != "-1"} == set()
 
 
@@ -226,3 +225,24 @@ def test_nodes_and_streams_that_cannot_be_meant(headrace_harness: MakeHarness) -
         harness.send(minutes, {**minute(0, 1, "1.00"), "n": "many"})
     with pytest.raises(hr.InputError, match=r"no rows can be sent to payments\.rejected"):
         harness.send(payments.rejected, {"reason": "none"})
+
+
+def test_rows_that_no_started_node_reads_are_refused(headrace_harness: MakeHarness) -> None:
+    app = hr.App("shop")
+    app.topic("orders", "id BIGINT", key="id")
+    app.topic("returns", "id BIGINT", key="id")
+
+    @app.stream(key="id")
+    def kept(orders: Any) -> Any:
+        return orders
+
+    @app.stream(key="id")
+    def returned(returns: Any) -> Any:
+        return returns
+
+    with headrace_harness(app, nodes=[kept]) as harness:
+        harness.send("orders", {"id": 1})
+        with pytest.raises(hr.InputError, match=r"no node that was started reads 'returns'; .* returned$"):
+            harness.send("returns", {"id": 1})
+        harness.settle()
+        assert harness.rows(kept) == [{"id": 1}]

@@ -61,19 +61,19 @@ def _run(
     display = Display()
     threads = Threads(spark_log_path(config.home))
     processes = processes_of(config, threads, display.remark)
-    told: dict[str, Any] = {}
+    answer: dict[str, Any] = {}
 
     def embedded(needs: Needs) -> Addresses:
         """The supervisor starts the services, and tells where they are."""
         display.remark(f"starting {app.name} in {config.home.absolute()}")
         link.send(needs={"kafka": needs.kafka, "postgres": needs.postgres})
-        told.update(_received(link))
+        answer.update(_received(link))
         threads.start("supervisor", lambda: _listen(link, display))
-        return Addresses(told["kafka"], told["postgres"])
+        return Addresses(answer["kafka"], answer["postgres"])
 
     def starts_over(config: "RunConfig") -> "Mapping[str, Offsets | None]":
         # A driver that is restarted resumes; it does not reset its nodes once more.
-        return starting_over.agreed(config, display) if told["first"] else {}
+        return starting_over.agreed(config, display) if answer["first"] else {}
 
     def fetching(jar: "Jar", there: int, wanted: int) -> None:
         display.remark(f"fetching {jar}, {there + 1} of {wanted} (once)")
@@ -90,7 +90,7 @@ def _run(
         remark=display.remark,
     )
     with launched as runner:
-        return _until_stopped(link, runner, processes, display, told["seconds"])
+        return _until_stopped(link, runner, processes, display, answer["seconds"])
 
 
 def _until_stopped(link: Link, runner: "Runner", processes: Supervised, display: Display, seconds: float | None) -> int:
@@ -119,18 +119,18 @@ def _until_stopped(link: Link, runner: "Runner", processes: Supervised, display:
 
 def _received(link: Link) -> dict[str, Any]:
     try:
-        told = link.receive()
+        answer = link.receive()
     except EOFError:
         _end_now(1)
-    assert told is not None
-    return told
+    assert answer is not None
+    return answer
 
 
 def _listen(link: Link, display: Display) -> None:
     """Print what the supervisor tells. Without the supervisor nothing keeps the services up, so the driver ends."""
     try:
-        while (told := link.receive()) is not None:
-            display.remark(told["notice"])
+        while (answer := link.receive()) is not None:
+            display.remark(answer["notice"])
     except EOFError:
         _end_now(1)
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Display"]
 
 COLUMNS = ("node", "rows/s", "lag", "watermark", "late", "rejected", "state rows", "state size", "batch time", "errors")
-UNMATCHED = "unmatched"
+# Most apps look nothing up and divert nothing: these columns are there once they have something to show.
+SELDOM = ("unmatched", "failed")
 LOOK_EVERY = 0.5
 LINE_EVERY = 10.0
 
@@ -92,9 +93,10 @@ class Display:
                 event = (node.state, node.errors)
                 news = event != happened.get(node.node, event)
                 due = looks % round(LINE_EVERY / LOOK_EVERY) == 0
-                if news or (due and (node.batch, node.lag, node.errors) != shown.get(node.node)):
+                now = (node.batch, node.lag, node.errors, node.activity)
+                if news or (due and now != shown.get(node.node)):
                     self.remark(line(node, is_error_known=node.last_error == errors.get(node.node)))
-                    shown[node.node] = (node.batch, node.lag, node.errors)
+                    shown[node.node] = now
                     errors[node.node] = node.last_error
                 happened[node.node] = event
                 for hint in node.hints[hinted.get(node.node, 0) :]:
@@ -115,17 +117,17 @@ def table(nodes: "Sequence[NodeProgress]") -> "Table":
     from rich.text import Text
 
     result = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    # Most apps look nothing up: the column is there once it has something to show.
-    with_unmatched = any(node.unmatched for node in nodes)
-    for column in (*COLUMNS, *([UNMATCHED] if with_unmatched else [])):
+    seldom = [name for name in SELDOM if any(getattr(node, name) for node in nodes)]
+    for column in (*COLUMNS, *seldom):
         result.add_column(column, justify="left" if column == "node" else "right", no_wrap=column != "node")
     for node in nodes:
         style = {"failed": "bold red", "restarting": "yellow"}.get(node.state, "")
         name = Text(node.node, style=style)
         if node.state not in ("running", "stopped"):
             name.append(f" ({node.state})", style=style)
-        result.add_row(name, *cells(node), *([f"{node.unmatched:,}"] if with_unmatched else []))
+        result.add_row(name, *cells(node), *(f"{getattr(node, name):,}" for name in seldom))
     wrong = [f"{node.node}: {node.last_error}" for node in nodes if node.last_error and node.state != "running"]
+    wrong += [f"{node.node}: {node.activity}" for node in nodes if node.activity]
     wrong += [f"{node.node}: {hint}" for node in nodes for hint in node.hints]
     if wrong:
         result.caption = Text("\n".join(wrong), style="yellow")
@@ -140,7 +142,7 @@ def tables(nodes: "Sequence[NodeProgress]", processes: "Sequence[ProcessStatus]"
 
     styles = {"failed": "bold red", "restarting": "yellow"}
     lines = [Text(process_line(process), style=styles.get(process.state, "")) for process in processes]
-    return Group(table(nodes), *lines)
+    return Group(*([table(nodes)] if nodes else []), *lines)
 
 
 def process_line(process: "ProcessStatus") -> str:
@@ -176,8 +178,9 @@ def line(node: "NodeProgress", *, is_error_known: bool = False) -> str:
     said = [f"{node.node}: {node.state}, {rate} rows/s, lag {lag}"]
     said += [f"watermark {watermark}"] if node.watermark is not None else []
     said += [f"{late.replace('≥', 'at least')} late, {rejected} rejected, {state} state rows ({size})"]
-    said += [f"{node.unmatched:,} unmatched"] if node.unmatched else []
+    said += [f"{getattr(node, name):,} {name}" for name in SELDOM if getattr(node, name)]
     said += [f"batch {node.batch} took {batch}"] if node.batch is not None else []
+    said += [node.activity] if node.activity else []
     if node.errors:
         said += [f"{errors} errors" if is_error_known else f"{errors} errors, the last: {node.last_error}"]
     return ", ".join(said)

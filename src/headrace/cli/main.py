@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace import Error, TopologyError, __version__
-from headrace.cli import broker, check, consume, doctor, graph, groups, produce, services, topics
+from headrace.cli import broker, capture, check, consume, doctor, graph, groups, produce, services, topics
 from headrace.cli import run as run_app
 
 INTERRUPTED = 130
@@ -27,6 +27,7 @@ app.command("graph")(graph.run)
 app.command("up")(services.up)
 app.command("down")(services.down)
 app.command("status")(services.status)
+app.command("capture")(capture.run)
 app.command("broker")(broker.run)
 app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.run)

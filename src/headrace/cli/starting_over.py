@@ -55,7 +55,7 @@ class StartingOver:
         name = query.name
         yield f"{name} reads all its sources again from the beginning"
         if query.table_name:
-            yield f"{name} empties the table {query.table_name} and writes it again"
+            yield f"{name} empties the table {query.table_name} and writes it again from what its topics hold now"
         for topic in written_topics(self._topology, query):
             yield f"{name} writes to {topic} again, after what is there"
         readers = [

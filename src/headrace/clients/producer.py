@@ -95,8 +95,8 @@ class Producer:
             except InputError as error:
                 before = "" if number == 1 else f"; the {number - 1} before it were sent"
                 raise InputError(f"row {number}: {error.problem}{before}", next_step=error.next_step) from error
-        told = {id(failure) for future in sent if (failure := future.exception()) is not None}
-        self._failures = [failure for failure in self._failures if id(failure) not in told]
+        raised = {id(failure) for future in sent if (failure := future.exception()) is not None}
+        self._failures = [failure for failure in self._failures if id(failure) not in raised]
         return [future.result() for future in sent]
 
     def send_raw(

@@ -17,6 +17,7 @@ __all__ = ["RecordProducer", "TransactionalProducer"]
 
 ABORT_LIMIT = 10.0
 FULL_PAUSE = 0.01
+ANY_PARTITION = -1  # the partitioner chooses
 SETTINGS: dict[str, Any] = {
     "partitioner": "murmur2_random",  # Java's: a key is in the partition where every other client puts it
     "enable.idempotence": True,
@@ -48,8 +49,16 @@ class RecordProducer:
             sent += slice_.num_rows
         return sent
 
-    def send_record(self, topic: str, key: bytes, value: bytes) -> None:
-        self._produce(topic, value, key, None, 0)
+    def send_record(
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        timestamp: int = 0,
+        partition: int = ANY_PARTITION,
+    ) -> None:
+        """Text is sent as UTF-8. The timestamp is in milliseconds; 0 is the producer's own clock."""
+        self._produce(topic, value, key, None, timestamp, partition)
 
     def flush(self) -> None:
         """Wait until every record was acknowledged."""
@@ -65,22 +74,24 @@ class RecordProducer:
         # Its own close() waits for ever for a broker that is unavailable; dropping the reference does not.
         del self._producer
 
-    def _produce(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int) -> None:
+    def _produce(
+        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int, partition: int = ANY_PARTITION
+    ) -> None:
         try:
-            self._producer.produce(topic, value, key, timestamp=timestamp, headers=headers)
+            self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
         except BufferError:
-            self._produce_later(topic, value, key, headers, timestamp)
+            self._produce_later(topic, value, key, headers, timestamp, partition)
         except KafkaException as error:
             raise explained(error.args[0], f"write to topic {topic!r} at {self._address}") from error
 
-    def _produce_later(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int) -> None:
+    def _produce_later(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int, partition: int) -> None:
         deadline = time.monotonic() + self._limit
         while time.monotonic() < deadline:
             self._producer.poll(FULL_PAUSE)
             if self._failed:
                 break
             try:
-                return self._producer.produce(topic, value, key, timestamp=timestamp, headers=headers)
+                return self._producer.produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
             except BufferError:
                 pass
         self.flush()  # which says why

@@ -1,7 +1,6 @@
 """`.apply`: a user's function over the rows of all windows that close in a batch."""
 
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,7 +20,7 @@ from headrace.operators.sessions import Sessions
 from headrace.operators.slices import Slices
 from headrace.operators.windowing import WINDOW_END, WINDOW_START
 from headrace.topology import Aggregate, AggregateKind, Emit, Late
-from headrace.topology.place import users_place
+from headrace.topology.place import raised_at
 
 __all__ = ["Applying", "Closing", "reason_of"]
 
@@ -127,15 +126,13 @@ class Applying:
         return {RESULTS: pa.concat_tables(results), FAILED: pa.concat_tables(failed)}
 
     def _failure(self, rows: pa.Table, error: Exception) -> pa.Table:
-        lines = ((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
-        place = users_place(lines)
+        place, raised = raised_at(error)
         carried = self.window.carried
         columns = [array_of(rows.column(name)) for name in carried.names]
-        told = (reason_of(None if place is None else str(place)), traceback.format_exception_only(error)[-1].strip())
         return pa.Table.from_arrays(
             [
                 pa.StructArray.from_arrays(columns, fields=list(carried)),
-                *(pa.array([text] * len(rows), pa.string()) for text in told),
+                *(pa.array([text] * len(rows), pa.string()) for text in (reason_of(place), raised)),
             ],
             schema=self._failed,
         )

@@ -54,13 +54,13 @@ class EventSessions(Windowing):
     @cached_property
     def sessions(self) -> pa.Schema:
         """Sessions that are open."""
-        keys = [self.told.field(name) for name in (START, *self.keys)]
+        keys = [self.stored.field(name) for name in (START, *self.keys)]
         return pa.schema([*keys, pa.field(END, pa.int64()), *self.folding.partials])
 
     @cached_property
     def pieces(self) -> pa.Schema:
         """What sessions are made of: rows, or one that was open already and goes on."""
-        keys = [self.told.field(name) for name in (START, *self.keys)]
+        keys = [self.stored.field(name) for name in (START, *self.keys)]
         flags = [pa.field(AT, pa.int64()), pa.field(OPENS, pa.bool_()), pa.field(CLOSES, pa.bool_())]
         return pa.schema([*keys, *flags, *self.folding.partials])
 
@@ -187,9 +187,9 @@ class EventSessions(Windowing):
         comes = comes.combine_chunks()
         if not self.revises:
             return [self.results(comes, ends_of(comes), self.folding.finish(comes))]
-        told = Spans(chunks, "told", pa.schema([*self.told, (END, pa.int64())]), self.timeout_us // 2)
+        stored = Spans(chunks, "told", pa.schema([*self.stored, (END, pa.int64())]), self.timeout_us // 2)
         starts = np.sort(_column(made, START))
-        known = told.read(lambda part: len(corrected) > 0 or part.first_end <= settles_to or part.meets(starts))
+        known = stored.read(lambda part: len(corrected) > 0 or part.first_end <= settles_to or part.meets(starts))
         figures = self.figured(ends_of(comes), self.folding.finish(comes))
         same = matches(
             [*self.columns_of(comes), figures], [*self.columns_of(known), known[BEFORE]], (len(comes), len(known))
@@ -206,15 +206,15 @@ class EventSessions(Windowing):
         moved = (ends != ends_of(known)) & ~again
         lasting = known.set_column(known.num_columns - 1, END, pa.array(ends)).filter(pa.array(moved))
         changed = pa.concat_tables([remembered.append_column(END, comes[END]), lasting])
-        told.write(
+        stored.write(
             ~(ceased | again | moved) & (ends > settles_to), changed.filter(pa.array(ends_of(changed) > settles_to))
         )
         return [results, self._deleted(known.filter(pa.array(ceased)))]
 
     def _deleted(self, known: pa.Table) -> pa.Table:
-        lost = known.select(self.told.names)
+        lost = known.select(self.stored.names)
         following = pa.array(_column(lost, REVISION) + 1, pa.int32())
-        lost = lost.set_column(lost.column_names.index(REVISION), self.told.field(REVISION), following)
+        lost = lost.set_column(lost.column_names.index(REVISION), self.stored.field(REVISION), following)
         return self.revisions(lost, array_of(lost.column(BEFORE)), deleted=True)
 
 

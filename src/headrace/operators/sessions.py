@@ -30,8 +30,8 @@ class Sessions(Windowing):
 
     @cached_property
     def state(self) -> pa.Schema:
-        keys = [self.told.field(name) for name in (START, *self.keys)]
-        memory = [self.told.field(name) for name in self._memory]
+        keys = [self.stored.field(name) for name in (START, *self.keys)]
+        memory = [self.stored.field(name) for name in self._memory]
         return pa.schema([*keys, pa.field(END, pa.int64()), *memory, *self.folding.partials])
 
     @property
@@ -68,8 +68,10 @@ class Sessions(Windowing):
         else:
             due = ~joined & (ends > step.fired) & (ends <= step.watermark)
             comes = ends_of(merged) <= step.watermark
-        told, results = self._told(pa.concat_tables([merged.filter(pa.array(comes)), sessions.filter(pa.array(due))]))
-        changed = pa.concat_tables([told, merged.filter(pa.array(~comes))])
+        stored, results = self._written(
+            pa.concat_tables([merged.filter(pa.array(comes)), sessions.filter(pa.array(due))])
+        )
+        changed = pa.concat_tables([stored, merged.filter(pa.array(~comes))])
         changed = changed.filter(pa.array(ends_of(changed) + self.until_us > step.watermark))
         stays = ~joined & ~due & (ends + self.until_us > step.watermark)
         spans.write(stays, changed)
@@ -83,7 +85,7 @@ class Sessions(Windowing):
     def _lifted(self, rows: pa.Table, times: Indices) -> pa.Table:
         """Each row as a session of its own, not yet written."""
         columns = [pa.array(times), *self.keys_of(rows).values(), pa.array(times + self.gap_us)]
-        columns += [pa.nulls(len(rows), self.told.field(name).type) for name in self._memory]
+        columns += [pa.nulls(len(rows), self.stored.field(name).type) for name in self._memory]
         columns += self.folding.lift(rows, times).columns
         return pa.Table.from_arrays(columns, schema=self.state)
 
@@ -132,11 +134,11 @@ class Sessions(Windowing):
             return []
         ceased = sessions.column(REVISION).is_valid().to_numpy().copy()
         ceased[groups.first] = False
-        lost = sessions.filter(pa.array(ceased)).select(self.told.names)
-        lost = lost.set_column(lost.column_names.index(REVISION), self.told.field(REVISION), _next(lost))
+        lost = sessions.filter(pa.array(ceased)).select(self.stored.names)
+        lost = lost.set_column(lost.column_names.index(REVISION), self.stored.field(REVISION), _next(lost))
         return [self.revisions(lost, array_of(lost.column(BEFORE)), deleted=True)] if len(lost) else []
 
-    def _told(self, sessions: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
+    def _written(self, sessions: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
         """The sessions as they are stored after they were written, and their results."""
         if not len(sessions):
             return sessions, []
@@ -147,9 +149,9 @@ class Sessions(Windowing):
         before = array_of(sessions.column(BEFORE))
         for name, value in ((REVISION, _next(sessions)), (BEFORE, self.figured(ends, figures))):
             sessions = sessions.set_column(self.state.get_field_index(name), self.state.field(name), value)
-        return sessions, [self.revisions(sessions.select(self.told.names), before)]
+        return sessions, [self.revisions(sessions.select(self.stored.names), before)]
 
 
-def _next(told: pa.Table) -> Any:
+def _next(stored: pa.Table) -> Any:
     """The next revision: 0 if no row was written."""
-    return pc.fill_null(pc.add(array_of(told.column(REVISION)), pa.scalar(1, pa.int32())), 0)
+    return pc.fill_null(pc.add(array_of(stored.column(REVISION)), pa.scalar(1, pa.int32())), 0)

@@ -38,18 +38,18 @@ class Slices(Windowing):
 
     def step(self, chunks: Chunks, step: Step) -> Output:
         folded = Parts(chunks, "slice", self._fold)
-        told = Parts(chunks, "told", self._latest)
+        stored = Parts(chunks, "told", self._latest)
         batch, late = self._taken(step)
         folded.add(batch)
         results: list[pa.Table] = []
         if self.emit is Emit.FINAL:
             due = {end for start in folded for end in self._ends(start, step.fired, step.watermark)}
-            results += self._told(folded, told, sorted(due), None)
+            results += self._written(folded, stored, sorted(due), None)
         touched = self._touched(batch, step)
         if len(touched):
             ends = np.unique(touched.column(START).to_numpy()) + self.size_us
-            results += self._told(folded, told, ends.tolist(), touched)
-        self._forget(folded, told, step.watermark)
+            results += self._written(folded, stored, ends.tolist(), touched)
+        self._forget(folded, stored, step.watermark)
         return self.answer(results, late)
 
     def _taken(self, step: Step) -> tuple[pa.Table, pa.Table]:
@@ -106,7 +106,7 @@ class Slices(Windowing):
             return windows
         return windows.take(pa.array(grouped(self.columns_of(windows), len(windows)).first))
 
-    def _told(self, folded: Parts, told: Parts, ends: list[int], only: pa.Table | None) -> Iterator[pa.Table]:
+    def _written(self, folded: Parts, stored: Parts, ends: list[int], only: pa.Table | None) -> Iterator[pa.Table]:
         for windows in self._computed(folded, ends, only):
             figures = self.folding.finish(windows)
             closing = array_of(windows.column(START)).to_numpy() + self.size_us
@@ -114,10 +114,10 @@ class Slices(Windowing):
                 yield self.results(windows, closing, figures)
                 continue
             starts = np.unique(closing) - self.size_us
-            before = [part for start in starts.tolist() for part in told.read(start)]
-            known = self._latest(pa.concat_tables([self.told.empty_table(), *before]))
+            before = [part for start in starts.tolist() for part in stored.read(start)]
+            known = self._latest(pa.concat_tables([self.stored.empty_table(), *before]))
             results, remembered = self.revised(windows, self.figured(closing, figures), known)
-            told.add(remembered)
+            stored.add(remembered)
             yield results
 
     def _computed(self, folded: Parts, ends: list[int], only: pa.Table | None) -> Iterator[pa.Table]:
@@ -143,14 +143,14 @@ class Slices(Windowing):
             if size > ROUND_BYTES:
                 return
 
-    def _forget(self, folded: Parts, told: Parts, watermark: int) -> None:
+    def _forget(self, folded: Parts, stored: Parts, watermark: int) -> None:
         """Remove what no row can change any more."""
         for start in list(folded):
             if self._last_end(start) + self.until_us <= watermark:
                 folded.drop(start)
-        for start in list(told):
+        for start in list(stored):
             if start + self.size_us + self.until_us <= watermark:
-                told.drop(start)
+                stored.drop(start)
 
 
 def _table(keys: dict[str, Any], partials: pa.Table) -> pa.Table:

@@ -30,7 +30,7 @@ __all__ = ["LEFT", "RIGHT", "TableJoin"]
 
 LEFT, RIGHT = "left", "right"
 """The names of the inputs."""
-TOLD = "told"
+COUNTER = "told"  # its name in the checkpoints that exist
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,33 +92,33 @@ class TableJoin:
         both = [pa.chunked_array([one, other.cast(one.type)]) for one, other in zip(on_left, on_right, strict=True)]
         touched = np.concatenate([left.changed & complete(on_left), right.changed & complete(on_right)])
         codes = numbered(both, touched)
-        told = self._told(left, right, codes[: len(left.rows)], codes[len(left.rows) :])
-        if not len(told.time):
+        changes = self._changes(left, right, codes[: len(left.rows)], codes[len(left.rows) :])
+        if not len(changes.time):
             return Output({})
-        return Output({RESULTS: self._results(left, right, told, _next(chunks))})
+        return Output({RESULTS: self._results(left, right, changes, _next(chunks))})
 
-    def _told(self, left: "_Side", right: "_Side", here: Indices, there: Indices) -> "_Told":
+    def _changes(self, left: "_Side", right: "_Side", here: Indices, there: Indices) -> "_Changes":
         """What is written: `here` and `there` number the values of `on` that a change concerns."""
-        told = [_pairs(left, right, here, there)]
+        changes = [_pairs(left, right, here, there)]
         if self.how in ("left", "full"):
-            told.append(_alone(left, right, here, there))
+            changes.append(_alone(left, right, here, there))
         if self.how in ("right", "full"):
-            told.append(_alone(right, left, there, here).turned())
-        return _Told.joined(told)
+            changes.append(_alone(right, left, there, here).turned())
+        return _Changes.joined(changes)
 
-    def _results(self, left: "_Side", right: "_Side", told: "_Told", number: int) -> pa.Table:
+    def _results(self, left: "_Side", right: "_Side", changes: "_Changes", number: int) -> pa.Table:
         def column(side: _Side, name: str, rows: Indices, shown: str) -> Any:
-            missing = (rows < 0) if shown in self.key else (rows < 0) | told.gone
+            missing = (rows < 0) if shown in self.key else (rows < 0) | changes.gone
             return array_of(side.rows.column(name)).take(pa.array(rows, mask=missing))
 
         partners, columns = dict(self.on), []
         for name in self._left_columns:
-            values = column(left, name, told.left, name)
+            values = column(left, name, changes.left, name)
             if name in partners:
-                values = pc.coalesce(values, column(right, partners[name], told.right, name).cast(values.type))
+                values = pc.coalesce(values, column(right, partners[name], changes.right, name).cast(values.type))
             columns.append(values)
-        columns += [column(right, name, told.right, name) for name in self._right_columns]
-        marks = [timestamps(told.time), pa.array(np.full(len(told.time), number)), pa.array(told.gone)]
+        columns += [column(right, name, changes.right, name) for name in self._right_columns]
+        marks = [timestamps(changes.time), pa.array(np.full(len(changes.time), number)), pa.array(changes.gone)]
         results = pa.table([*columns, *marks], self.outputs[RESULTS])
         # What is gone comes last: it is not gone if a row is there under its key.
         keys = numbered([results.column(name) for name in self.key], np.ones(len(results), np.bool_))
@@ -174,7 +174,7 @@ class _Side:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Changes:
     """Rows of the result by the rows of both tables they are made of, -1 where there is none.
 
     A changed row is deleted as it was before, and written as it is now.
@@ -185,11 +185,11 @@ class _Told:
     time: Indices
     gone: Mask
 
-    def turned(self) -> "_Told":
-        return _Told(self.right, self.left, self.time, self.gone)
+    def turned(self) -> "_Changes":
+        return _Changes(self.right, self.left, self.time, self.gone)
 
     @classmethod
-    def joined(cls, parts: "Sequence[_Told]") -> "_Told":
+    def joined(cls, parts: "Sequence[_Changes]") -> "_Changes":
         """All of them, the deleted ones last."""
         left, right, time, gone = (
             np.concatenate([getattr(one, name) for one in parts]) for name in ("left", "right", "time", "gone")
@@ -198,7 +198,7 @@ class _Told:
         return cls(left[order], right[order], time[order], gone[order])
 
 
-def _pairs(left: _Side, right: _Side, here: Indices, there: Indices) -> _Told:
+def _pairs(left: _Side, right: _Side, here: Indices, there: Indices) -> _Changes:
     """The pairs of which a row has changed, as they are now, and as they were before."""
 
     def changed(mine: Indices, others: Indices) -> tuple[Indices, Indices]:
@@ -213,7 +213,7 @@ def _pairs(left: _Side, right: _Side, here: Indices, there: Indices) -> _Told:
         np.where(left.changed[was_left], left.ended[was_left], BEGINNING),
         np.where(right.changed[was_right], right.ended[was_right], BEGINNING),
     )
-    return _Told(
+    return _Changes(
         np.concatenate([is_left, was_left]),
         np.concatenate([is_right, was_right]),
         np.concatenate([np.maximum(left.since[is_left], right.since[is_right]), ended]),
@@ -221,7 +221,7 @@ def _pairs(left: _Side, right: _Side, here: Indices, there: Indices) -> _Told:
     )
 
 
-def _alone(side: _Side, other: _Side, here: Indices, there: Indices) -> _Told:
+def _alone(side: _Side, other: _Side, here: Indices, there: Indices) -> _Changes:
     """The rows of a side that have no match now and had one, or have changed; and those that had none before."""
     size = int(max(here.max(initial=-1), there.max(initial=-1))) + 1
     had, has = (np.bincount(there[rows][there[rows] >= 0], minlength=size) > 0 for rows in (other.before, other.after))
@@ -243,7 +243,7 @@ def _alone(side: _Side, other: _Side, here: Indices, there: Indices) -> _Told:
     since = np.where(gone, np.where(side.changed[rows], side.ended[rows], BEGINNING), side.since[rows])
     codes = here[rows]
     since[codes >= 0] = np.maximum(since[codes >= 0], caused[codes[codes >= 0]])
-    return _Told(rows, np.full(len(rows), -1, np.int64), since, gone)
+    return _Changes(rows, np.full(len(rows), -1, np.int64), since, gone)
 
 
 def _matched(left: Indices, right: Indices, here: Indices, there: Indices) -> tuple[Indices, Indices]:
@@ -265,7 +265,7 @@ def _last(rows: pa.Table, key: Sequence[str], whole: bool) -> pa.Table:
 
 def _next(chunks: Chunks) -> int:
     """How many steps have written something, this one included."""
-    told = chunks.read(TOLD)
-    number = 1 if told is None else told.column(TOLD)[0].as_py() + 1
-    chunks.write(TOLD, pa.table({TOLD: [number]}))
+    last = chunks.read(COUNTER)
+    number = 1 if last is None else last.column(COUNTER)[0].as_py() + 1
+    chunks.write(COUNTER, pa.table({COUNTER: [number]}))
     return int(number)

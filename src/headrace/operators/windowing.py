@@ -84,7 +84,7 @@ class Windowing:
         return [f"by.{number}" for number in range(len(self.by))]
 
     @cached_property
-    def told(self) -> pa.Schema:
+    def stored(self) -> pa.Schema:
         """Rows that were written, as they are stored if they can be written again."""
         fields = [pa.field(key, self.input.field(name).type) for key, name in zip(self.keys, self.by, strict=True)]
         return pa.schema([(START, pa.int64()), *fields, (REVISION, pa.int32()), (BEFORE, self.figures)])
@@ -119,27 +119,27 @@ class Windowing:
         columns = [timestamps(ends), *map(array_of, figures.columns)]
         return pa.StructArray.from_arrays(columns, fields=list(self.figures))
 
-    def revised(self, windows: pa.Table, figures: Any, told: pa.Table) -> tuple[pa.Table, pa.Table]:
+    def revised(self, windows: pa.Table, figures: Any, stored: pa.Table) -> tuple[pa.Table, pa.Table]:
         """Rows that are written, perhaps again: the results, and what to store of them.
 
-        `told` is what was stored of the same windows, at most one row for each.
+        `stored` is what was stored of the same windows, at most one row for each.
         """
-        found = matches(self.columns_of(windows), self.columns_of(told), (len(windows), len(told)))
+        found = matches(self.columns_of(windows), self.columns_of(stored), (len(windows), len(stored)))
         taken = pa.array(found, mask=found < 0)
-        revisions = pc.add(array_of(told.column(REVISION)).take(taken), 1).fill_null(0)
-        before = array_of(told.column(BEFORE)).take(taken)
-        remembered = pa.Table.from_arrays([*self.columns_of(windows), revisions, figures], schema=self.told)
+        revisions = pc.add(array_of(stored.column(REVISION)).take(taken), 1).fill_null(0)
+        before = array_of(stored.column(BEFORE)).take(taken)
+        remembered = pa.Table.from_arrays([*self.columns_of(windows), revisions, figures], schema=self.stored)
         return self.revisions(remembered, before), remembered
 
-    def revisions(self, told: pa.Table, before: Any, deleted: bool = False) -> pa.Table:
+    def revisions(self, stored: pa.Table, before: Any, deleted: bool = False) -> pa.Table:
         """The results of rows as they are stored; deleted rows have only their key and their previous columns."""
-        figures = array_of(told.column(BEFORE))
+        figures = array_of(stored.column(BEFORE))
         ends = figures.field(WINDOW_END).view(pa.int64()).to_numpy(zero_copy_only=False)
         shown = figures.flatten()[1:]
         if deleted:
-            shown = [pa.nulls(len(told), column.type) for column in shown]
-        gone = pa.array(np.full(len(told), deleted))
-        columns = [*self._places(told, ends), *shown, told.column(REVISION), gone, before]
+            shown = [pa.nulls(len(stored), column.type) for column in shown]
+        gone = pa.array(np.full(len(stored), deleted))
+        columns = [*self._places(stored, ends), *shown, stored.column(REVISION), gone, before]
         return pa.Table.from_arrays(columns, schema=self.outputs[RESULTS])
 
     def _places(self, windows: pa.Table, ends: Indices) -> list[Any]:

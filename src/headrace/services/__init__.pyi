@@ -1,5 +1,6 @@
 """The public names. `__init__.py` reads them here and loads each when it is first used."""
 
+from headrace.services.children import capture_child as capture_child
 from headrace.services.embedded import Addresses as Addresses
 from headrace.services.embedded import Services as Services
 from headrace.services.embedded import ServiceStatus as ServiceStatus

@@ -2,13 +2,24 @@
 
 from collections.abc import Callable, Sequence
 
+from headrace.capture import Task, tasks_of
 from headrace.config.run import RunConfig
 from headrace.supervised import Child
 from headrace.topology import Topology
 
-__all__ = ["KINDS", "children_of"]
+__all__ = ["KINDS", "capture_child", "children_of"]
 
-KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = []
+
+def _captures(topology: Topology, config: RunConfig) -> list[Child]:
+    return [capture_child(task) for task in tasks_of(topology, config)]
+
+
+def capture_child(task: Task) -> Child:
+    return Child(task.name, CAPTURE, task.to_json())
+
+
+CAPTURE = "headrace.capture.process:main"
+KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = [_captures]
 
 
 def children_of(topology: Topology, config: RunConfig) -> list[Child]:

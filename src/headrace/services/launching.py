@@ -15,7 +15,7 @@ from headrace.services.home import Home
 from headrace.supervised import Supervised
 from headrace.tables import check_postgres
 from headrace.threads import Threads
-from headrace.topology import App, Topology
+from headrace.topology import App, Topology, captured_databases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,8 @@ class Needs:
 
 def needs_of(topology: Topology, config: RunConfig) -> Needs:
     has_tables = any(query.table_name for query in topology.queries)
-    return Needs(kafka=config.kafka is None, postgres=config.postgres is None and has_tables)
+    captures = any(database.address is None for database in captured_databases(topology.nodes.values()))
+    return Needs(kafka=config.kafka is None, postgres=config.postgres is None and (has_tables or captures))
 
 
 def processes_of(config: RunConfig, threads: Threads, remark: Callable[[str], None] = lambda _: None) -> Supervised:

@@ -48,7 +48,7 @@ def shown(dsn: str) -> str:
 
 
 @contextmanager
-def explained(dsn: str, what: str, but: type[psycopg.Error] | tuple[()] = ()) -> Iterator[None]:
+def explained(dsn: str, what: str, but: type[psycopg.Error] | tuple[type[psycopg.Error], ...] = ()) -> Iterator[None]:
     """Turn psycopg's errors into ours, except those the caller expects. `what` completes "could not ..."."""
     try:
         yield

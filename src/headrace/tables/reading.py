@@ -9,15 +9,17 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from headrace.errors import InputError, NotCovered, TableError
+from headrace.errors import Error, InputError, NotCovered, TableError
 from headrace.tables import ledger
 from headrace.tables.connection import Connection, connect, explained
 from headrace.tables.ledger import Coverage
+from headrace.topology import did_you_mean
 
 __all__ = ["Receipt", "ViewReader"]
 
 Row: TypeAlias = dict[str, Any]
 
+EXPECTED = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn)
 FIRST_PAUSE = 0.005
 LONGEST_PAUSE = 0.1
 
@@ -75,6 +77,8 @@ class ViewReader:
             raise TableError(
                 f"view {self._view} does not exist yet", next_step="start its app first: headrace run"
             ) from error
+        except psycopg.errors.UndefinedColumn as error:
+            raise self._unknown_column(where, error) from error
 
     def wait(self, after: Receipts, timeout: float = 30.0) -> None:
         """Return when the view covers the record, or all of them."""
@@ -107,7 +111,7 @@ class ViewReader:
     @contextmanager
     def _asked(self, what: str) -> Iterator[Connection]:
         try:
-            with explained(self._dsn, f"{what} view {self._view}", but=psycopg.errors.UndefinedTable):
+            with explained(self._dsn, f"{what} view {self._view}", but=EXPECTED):
                 if self._connection is None or self._connection.closed:
                     self._connection = connect(self._dsn)
                 yield self._connection
@@ -128,6 +132,18 @@ class ViewReader:
         if set(given) != set(self._key):
             raise InputError(f"the key of view {self._view} is ({', '.join(self._key)}), not ({', '.join(given)})")
         return given
+
+    def _unknown_column(self, where: str | Mapping[str, Any] | None, error: psycopg.Error) -> Error:
+        with self._asked("read the columns of") as connection, connection.cursor() as cursor:
+            cursor.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(self._table))
+            columns = [column.name for column in cursor.description or ()]
+        if isinstance(where, Mapping):
+            unknown = next(name for name in where if name not in columns)
+            return InputError(f"view {self._view} has no column {unknown!r}", next_step=did_you_mean(unknown, columns))
+        return TableError(
+            f"the condition names what view {self._view} does not have: {error.diag.message_primary}",
+            next_step=f"its columns are {', '.join(columns)}",
+        )
 
     def _covers(self, coverage: Coverage | None, receipt: Receipt) -> bool:
         if coverage is None or not coverage.offsets:

@@ -7,10 +7,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from confluent_kafka import Producer as Client
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.clients import Producer, Receipt, Record, read_to_end
-from headrace.config import RunConfig
+from headrace.config import Cluster, RunConfig, delete_topics
 from headrace.engine import STATE_STORES, NodeProgress, Runner, marker_topic
 from headrace.errors import InputError
 from headrace.services import Addresses, launch, needs_of
@@ -96,8 +95,10 @@ class Harness:
         whether that node was started or not.
         Bytes are sent unchanged, so that a test can send malformed records. None deletes the row of a table that has
         `key`. `timestamp` is the records' timestamp, which is the event time of a table without one.
+        Rows for a topic that only other nodes read, none of which was started, are refused.
         """
         topic = self._input(topic)
+        self._check_read(topic)
         moment = None if timestamp is None else _moment(timestamp)
         flat = [row for given in rows for row in (_rows(given))]
         sent = [
@@ -207,7 +208,7 @@ class Harness:
             attempts=1,
         )
         self._settings = self._config.client_settings()
-        self._admin = AdminClient(self._settings)
+        self._cluster = Cluster(self._config)
         self._empty_topics()
         self._spark = self._environment.spark.newSession()
         self._spark.conf.set("spark.sql.shuffle.partitions", "1")
@@ -238,21 +239,30 @@ class Harness:
         markers = [marker_topic(feed) for feed in self._marked]
         own = {node.topic_name for node in self._whole.nodes.values() if node.topic_name}
         old = [name for name in self._topics() if name in own or any(name.startswith(f"{topic}.") for topic in own)]
-        if old:
-            for future in self._admin.delete_topics(old).values():
-                future.result(LIMIT)
-        if markers:
-            for future in self._admin.create_topics([NewTopic(name, 1, config=FOR_EVER) for name in markers]).values():
-                future.result(LIMIT)
+        for outcome in delete_topics(self._cluster, old) if old else ():
+            if outcome.error is not None:
+                raise outcome.error
+        for name in markers:
+            self._cluster.create(name, 1, FOR_EVER)
 
     def _create_inputs(self) -> None:
         """The topics of streams that started nodes read and that no started node writes."""
         read = {feed for query in self.topology.queries for feed in self.topology.feeds(query)}
         inputs = [feed for feed in read if not self._is_written(feed) and (feed.channel_name or feed.node.is_query)]
-        if inputs:
-            topics = [NewTopic(feed.topic_name, self._partitions, config=FOR_EVER) for feed in inputs]
-            for future in self._admin.create_topics(topics).values():
-                future.result(LIMIT)
+        for feed in inputs:
+            self._cluster.create(feed.topic_name, self._partitions, FOR_EVER)
+
+    def _check_read(self, topic: Topic) -> None:
+        readers = {
+            query.name
+            for query in self._whole.queries
+            if any(feed.topic_name == topic.topic_name for feed in self._whole.feeds(query))
+        }
+        if readers and not readers & {query.name for query in self.topology.queries}:
+            raise InputError(
+                f"no node that was started reads {topic.topic_name!r}",
+                next_step=f"add one that does to nodes=: {', '.join(sorted(readers))}",
+            )
 
     def _input(self, topic: Topic | Stream | Channel | str) -> Topic:
         """The topic to send to. That of a stream has the columns that Spark found in what its function returns."""
@@ -298,7 +308,7 @@ class Harness:
         return feed.node in self.topology.queries
 
     def _topics(self) -> list[str]:
-        return list(self._admin.list_topics(timeout=LIMIT).topics)
+        return self._cluster.topic_names()
 
     def _feed(self, node: Node | Channel | str) -> Feed:
         if not isinstance(node, str):

@@ -7,7 +7,17 @@ from typing import TypeAlias
 
 from headrace.errors import InputError
 
-__all__ = ["NOT_FINITE", "Array", "Column", "DataType", "Decimal", "Map", "Primitive", "Struct"]
+__all__ = [
+    "NOT_FINITE",
+    "Array",
+    "Column",
+    "DataType",
+    "Decimal",
+    "Map",
+    "Primitive",
+    "Struct",
+    "map_without_text_keys",
+]
 
 MAX_PRECISION = 38
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -156,3 +166,16 @@ def quoted_name(name: str) -> str:
 
 def quoted_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def map_without_text_keys(type_: DataType) -> Map | None:
+    """A map in the type that cannot be an object of JSON, whose keys are strings; None if there is none."""
+    match type_:
+        case Map(key, value):
+            return type_ if key is not Primitive.STRING else map_without_text_keys(value)
+        case Array(element):
+            return map_without_text_keys(element)
+        case Struct(columns):
+            return next((bad for column in columns if (bad := map_without_text_keys(column.type))), None)
+        case _:
+            return None

@@ -2,11 +2,12 @@
 
 import sys
 import sysconfig
+import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Place", "place_of_caller", "users_place"]
+__all__ = ["Place", "place_of_caller", "raised_at", "users_place"]
 
 HERE = str(Path(__file__).parent)
 # Headrace itself, installed packages, and Python's own library.
@@ -47,3 +48,10 @@ def users_place(lines: Iterable[tuple[str, int | None]]) -> Place | None:
         if line is not None and not file.startswith(NOT_THE_USERS) and "/pyspark" not in file:
             return Place(file, line)
     return None
+
+
+def raised_at(error: BaseException) -> tuple[str | None, str]:
+    """The innermost of the user's own lines that an error was raised through, if any, and the error in one line."""
+    place = users_place((frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__))
+    line = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
+    return None if place is None else str(place), line

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headrace.errors import InputError
 from headrace.topology.choices import Format
-from headrace.topology.datatypes import Array, Column, DataType, Map, Primitive, Struct
+from headrace.topology.datatypes import Column, Primitive, map_without_text_keys
 from headrace.topology.declaring import Declaration, KeyLike, names_of
 from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.names import DELETED, ORDER, VALID_FROM
@@ -117,7 +117,7 @@ def _read_schema(declaration: Declaration, given: SchemaLike | None, format: For
         )
     if format in (Format.JSON, Format.DEBEZIUM):
         for column in schema:
-            if bad := _map_without_text_keys(column.type):
+            if bad := map_without_text_keys(column.type):
                 declaration.problem(
                     f"schema: the column {column.name!r} has {bad.ddl}, and keys in JSON are strings",
                     f"write MAP<STRING, {bad.value.ddl}>",
@@ -151,15 +151,3 @@ def _check_lateness(
 
 def _needs_records(time: EventTime) -> bool:
     return time.column == "_timestamp" or (isinstance(time, CorrectedTime) and time.received == "_timestamp")
-
-
-def _map_without_text_keys(type_: DataType) -> Map | None:
-    match type_:
-        case Map(key, value):
-            return type_ if key is not Primitive.STRING else _map_without_text_keys(value)
-        case Array(element):
-            return _map_without_text_keys(element)
-        case Struct(columns):
-            return next((bad for column in columns if (bad := _map_without_text_keys(column.type))), None)
-        case _:
-            return None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from tests import peers
 from tests.broker.faults.history import History, Note, Sync, SyncFailed, SyncFolder, Truncate, Write
 from tests.broker.faults.powerloss import Loss, image_after
 
@@ -25,7 +26,7 @@ def traced(log: Path, program: list[str], *, sync_delay: float = 0.0, options: t
     """The command that runs `program` and logs its calls; each sync takes `sync_delay` seconds longer."""
     delay = ["-e", f"inject=fsync,fdatasync:delay_exit={int(sync_delay * 1e6)}"] if sync_delay else []
     return [
-        *["strace", "-f", "--seccomp-bpf", "-y", "-xx", "-s", str(LONGEST_WRITE), "-o", str(log)],
+        *[*peers.strace(), "-f", "--seccomp-bpf", "-y", "-xx", "-s", str(LONGEST_WRITE), "-o", str(log)],
         *["-e", f"trace={CALLS}", "-e", "signal=none", *delay, *options, *program],
     ]
 

@@ -4,14 +4,10 @@ The history is recorded inside the process, where every operation of the log is 
 where SQLite's files are seen as well.
 """
 
-import shutil
-
 import pytest
 
 from tests.broker.faults.history import History
 from tests.broker.faults.lives import check_after, crashes, record, record_process
-
-needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 
 def survive(history: History, count: int, seed: int) -> None:
@@ -27,7 +23,6 @@ def test_power_losses() -> None:
     survive(record(seed=1, lives=3, seconds=0.3), 30, seed=1)
 
 
-@needs_strace
 def test_power_losses_of_a_process() -> None:
     survive(record_process(seed=1, lives=1, seconds=2.0), 15, seed=1)
 
@@ -41,7 +36,6 @@ def test_many_power_losses(seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@needs_strace
 @pytest.mark.parametrize("seed", range(200, 206))
 def test_many_power_losses_of_a_process(seed: int) -> None:
     survive(record_process(seed, lives=4, seconds=2.5), 120, seed)
@@ -49,7 +43,6 @@ def test_many_power_losses_of_a_process(seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@needs_strace
 @pytest.mark.parametrize(
     ("fault", "number"),
     [

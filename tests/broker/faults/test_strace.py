@@ -12,8 +12,6 @@ from tests.broker.faults.history import Note
 from tests.broker.faults.powerloss import Loss, image_after
 from tests.broker.faults.strace import Restarted, parse, traced
 
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-
 PROGRAM = """
 import os, pickle, sqlite3, sys, threading
 root, marks = sys.argv[1], os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)

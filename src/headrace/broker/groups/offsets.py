@@ -83,7 +83,7 @@ class PartitionKey(NamedTuple):
 
 
 class Settlement:
-    """A change of offsets that is part of somebody else's write.
+    """A change of offsets that is part of another write.
 
     `write` runs inside that write; then, on the loop, `apply` if it was committed and `abandon` if it was not.
     """
@@ -146,7 +146,7 @@ class Offsets:
     # Commit
 
     def metadata_too_large(self, metadata: str | None) -> bool:
-        """Kafka counts characters here, whatever the setting's name says."""
+        """Kafka counts characters here, although the setting's name says bytes."""
         return metadata is not None and len(metadata) > self._max_metadata
 
     async def commit(self, group_id: str, entries: Sequence[OffsetEntry], *, retention_ms: int | None = None) -> None:

@@ -9,7 +9,7 @@ STALL_S = 2.0
 
 
 class Timer:
-    """One deadline that can be moved or taken back, any number of times.
+    """One deadline that can be moved or cancelled, any number of times.
 
     A heartbeat moves its member's deadline later, thousands of times a second in a big group. So a wake-up
     that comes before the deadline is kept and looks again, and moving costs no work in the loop's heap.

@@ -1,4 +1,4 @@
-"""The transaction coordinator: who may write under a transactional id, and what each request changes."""
+"""The transaction coordinator: which producer may use a transactional id, and what each request changes."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ LAST_RETRY_S = 10.0
 
 
 class TransactionCoordinator:
-    """Serves one request at a time for each transactional id; the others wait their turn."""
+    """Serves one request at a time for each transactional id; further requests wait."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class TransactionCoordinator:
     # -- life ------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read every transactional id. Open transactions stay open, and their time starts anew."""
+        """Read every transactional id. Open transactions stay open, and their timeouts restart."""
         now = self._clock.steady_ms()
         for transaction in self._store.load(table.load):
             # The wall clock may have been set back between two runs: no id lives longer for that.
@@ -83,7 +83,7 @@ class TransactionCoordinator:
         self._sweeps.clear()
 
     async def settle(self, limit_s: float = 3.0) -> None:
-        """Wait for requests under way, those included whose client has gone, but not for ever."""
+        """Wait, up to a limit, for requests in progress, including those whose client has disconnected."""
         if self._working:
             await asyncio.wait(self._working, timeout=limit_s)
 
@@ -92,7 +92,7 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, expected: Producer | None = None
     ) -> Producer:
-        """A producer id and epoch that shut out whoever used the transactional id before.
+        """A producer id and epoch that fence the previous producer of the transactional id.
 
         `expected` is who the client is already, if it only wants a new epoch to go on with after an error.
         """
@@ -207,7 +207,7 @@ class TransactionCoordinator:
     # -- time ------------------------------------------------------------------------------------------------
 
     async def abort_timed_out(self) -> None:
-        """Abort the transactions open for longer than their producers said, and shut those producers out."""
+        """Abort the transactions that exceed their timeout, and fence their producers."""
 
         async def abort(entry: Entry) -> None:
             if self._timed_out(entry):
@@ -333,7 +333,7 @@ class TransactionCoordinator:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
 
     def _check_request(self, entry: Entry, producer: Producer, connection: int) -> None:
-        """Refuse a stranger, a fenced producer, and a message that its sender has given up.
+        """Refuse an unknown producer, a fenced producer, and a request that its sender has given up.
 
         A client opens a new connection once it has given up the old one. What still arrives on the old one
         was meant for an earlier transaction, and must neither end nor open a later one (KAFKA-17754).

@@ -113,7 +113,7 @@ class Ending:
     def _partitions(self, transaction: Transaction) -> "list[Partition]":
         """The partitions that are still there.
 
-        One of a topic made again under the same name has no part in this, unless it was written to since.
+        A partition of a topic that was created again by the same name is left out, unless it was written to since.
         """
         found = []
         for key, topic_id in transaction.partitions.items():

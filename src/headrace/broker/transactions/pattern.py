@@ -1,6 +1,6 @@
 """Regular expressions from clients, matched in time linear in the text, as RE2 does for Kafka.
 
-Python's own engine backtracks: one hostile pattern would hold up the event loop, and with it everybody.
+Python's own engine backtracks: one hostile pattern would block the event loop, and with it every client.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ class InvalidPattern(ValueError):
 class _Step(NamedTuple):
     """One step of the program: takes a character, forks (so many steps on or back), or asserts an edge of the text.
 
-    The last step does none of these: whoever reaches it has matched.
+    The last step does none of these: reaching it is a match.
     """
 
     takes: _Accepts | None = None

@@ -18,7 +18,7 @@ class ProducerIds:
         self._reserving = asyncio.Lock()
 
     async def allocate(self) -> int:
-        """A producer id nobody else has or had. Raises StoreError."""
+        """A producer id that was never given out. Raises StoreError."""
         async with self._reserving:
             if self._next == self._end:
                 first = await self._store.write(lambda connection: table.reserve_producer_ids(connection, BLOCK))

@@ -17,7 +17,7 @@ PartitionKey = tuple[str, int]
 
 
 class State(StrEnum):
-    """Where a transactional id stands, as clients call it. (Kafka's Dead is one that was forgotten.)"""
+    """The state of a transactional id, by Kafka's names. (Kafka's Dead is one that was removed.)"""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -72,7 +72,7 @@ class Transaction:
     # -- a new incarnation -----------------------------------------------------------------------------------
 
     def admits(self, expected: Producer | None) -> bool:
-        """Whether a client that says who it is may have a new epoch: only the current one, or its retry."""
+        """Whether a client that names its id and epoch may have a new epoch: only the current one, or its retry."""
         if expected is None or not self.known or expected == self.producer:
             return True
         # Once a transaction is open, the answer to the first try must have arrived: this one is a straggler.
@@ -120,7 +120,7 @@ class Transaction:
         return replace(self, state=State.PREPARE_COMMIT if commit else State.PREPARE_ABORT, updated_ms=now)
 
     def fenced(self, expected: Producer | None, now: int) -> "Transaction":
-        """Aborting, with an epoch that shuts out the producer whose transaction it is.
+        """Aborting, with an epoch that fences the producer of the transaction.
 
         If that producer itself asks, as `expected`, it may have that epoch when it is asked for in a retry.
         """

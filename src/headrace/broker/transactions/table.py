@@ -109,7 +109,7 @@ def remove(connection: sqlite3.Connection, transactional_id: str) -> None:
 
 
 def reserve_producer_ids(connection: sqlite3.Connection, count: int) -> int:
-    """The first of `count` producer ids that nobody ever got."""
+    """The first of `count` producer ids that were never given out."""
     row = connection.execute(
         "INSERT INTO producer_ids VALUES (0, ?) ON CONFLICT DO UPDATE SET next = next + excluded.next RETURNING next",
         (count,),

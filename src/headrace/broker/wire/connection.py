@@ -1,4 +1,4 @@
-"""One client's socket: frames in, answers out in the order of the requests, and no more memory than is granted."""
+"""One client's socket: frames in, responses out in the order of the requests, within the memory that is granted."""
 
 import asyncio
 import logging
@@ -123,7 +123,7 @@ class Connection:
             self.go_on()
 
     def _look_for_the_end(self) -> None:
-        """While a request is served no other is read, but a client that went away is noticed."""
+        """While a request is served no other is read, but a disconnected client is noticed."""
         try:
             gone = not self._socket.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
@@ -172,7 +172,7 @@ class Connection:
         self._regulate()
 
     def memory_granted(self) -> None:
-        """There is room again for the frame that had to wait."""
+        """Memory is available for the frame that had to wait."""
         self._waiting_for_memory = False
         self.go_on()
 
@@ -241,13 +241,13 @@ class Connection:
         self.close()
 
     def promise(self) -> Answer:
-        """Keep the place of an answer that comes later."""
+        """Reserve the place of a response that is sent later."""
         answer = Answer(self)
         self._answers.append(answer)
         return answer
 
     def serve_in_order(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work`; the next request is not begun before it is done."""
+        """Run `work`; the next request starts after it."""
         self._busy = True
         task = self._loop.create_task(work)
         self._current = task
@@ -260,7 +260,7 @@ class Connection:
         self.done()
 
     def done(self) -> None:
-        """The request at hand is answered: the next may begin."""
+        """The current request is answered: the next can start."""
         self._busy = False
         self._current = None
         self.go_on()
@@ -294,7 +294,7 @@ class Connection:
             self._write()
 
     def _write(self) -> None:
-        """Send until the socket is full; a long answer lets the others have their turn in between."""
+        """Send until the socket is full; a long response yields to other connections in between."""
         out, sent = self._out, 0
         try:
             while out and sent < _SEND_AT_ONCE:

@@ -75,12 +75,12 @@ class Fetch:
                     self._waiting_on.append(partition)
 
     def wake(self) -> None:
-        """A partition changed: answer if that is enough."""
+        """A partition changed: answer if there are enough bytes now."""
         if not self._finished and self._preparing is None:
             self._try_or_close()
 
     def finish(self) -> None:
-        """Answer with what is there: the time is up."""
+        """The wait is over: answer with the records there are."""
         if not self._finished and self._preparing is None:
             self._try_or_close(at_once=True)
 
@@ -100,7 +100,7 @@ class Fetch:
         self._waiting_on.clear()
 
     def _try_or_close(self, at_once: bool = False) -> None:
-        """As called from a commit or a timer, which must go on whatever happens to one reader."""
+        """Called from a commit or a timer, which must continue if one reader fails."""
         try:
             self._try(at_once)
         except Exception:
@@ -108,7 +108,7 @@ class Fetch:
             self._connection.close()
 
     def _try(self, at_once: bool = False) -> bool:
-        """Answer if enough is there; True also while bytes are brought in from the disk for it."""
+        """Answer if there are enough bytes; True also while they are being read from the disk."""
         try:
             topics, size, urgent = self._collect()
         except NotReady as missing:
@@ -139,7 +139,7 @@ class Fetch:
         return found.partitions[index]
 
     def _collect(self) -> tuple[list[tuple[SimpleNamespace, list[Found]]], int, bool]:
-        """What each partition has; how many bytes; and whether something must be told at once."""
+        """What each partition has; how many bytes; and whether the response must be sent at once."""
         left = min(self._request.max_bytes, self._broker.settings.fetch_max_bytes)
         size = 0
         urgent = not self._request.topics
@@ -204,12 +204,12 @@ class Fetch:
 
 
 async def prepare_all(missing: list[NotReady]) -> None:
-    """Several partitions are brought in from the disk at once, not one after the other."""
+    """Read several partitions from the disk concurrently."""
     await asyncio.gather(*(one.prepare() for one in missing), return_exceptions=True)
 
 
 def response(header: RequestHeader, topics: list[tuple[SimpleNamespace, list[Found]]], error: int) -> "Parts":
-    """The frame of the answer: what is written here, and slices of files."""
+    """The frame of the answer: its own bytes, and slices of files."""
     version = header.api_version
     flexible = version >= _FLEXIBLE_FROM
     out = bytearray(4)  # the size comes last
@@ -266,7 +266,7 @@ def response(header: RequestHeader, topics: list[tuple[SimpleNamespace, list[Fou
 
 
 def _diverging(epoch: tuple[int, int] | None) -> bytes:
-    """The tagged fields of a partition: where the reader's log and this one part, if they do."""
+    """The tagged fields of a partition: where the reader's log and this one diverge, if they do."""
     if epoch is None:
         return b"\x00"
     body = _DIVERGING.pack(*epoch) + b"\x00"

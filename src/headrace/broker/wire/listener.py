@@ -51,7 +51,7 @@ class Listener:
             connection.stop()
 
     async def close(self) -> None:
-        """Let what is being served be answered, then close every connection."""
+        """Finish the requests in progress, then close every connection."""
         deadline = self._loop.time() + _SETTLE_SECONDS
         while self._loop.time() < deadline and not all(connection.settled for connection in self._connections):
             await asyncio.sleep(0.01)
@@ -87,7 +87,7 @@ class Listener:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
     async def _sweep(self) -> None:
-        """Close connections that are idle for too long, and those that stall with memory others wait for."""
+        """Close connections that are idle for too long, and stalled ones that hold memory others wait for."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             now = self.broker.clock.monotonic()

@@ -23,7 +23,7 @@ class RequestMemory:
         return bool(self._waiting)
 
     def grant(self, size: int) -> memoryview | None:
-        """Room for a frame, or None while others hold too much. A frame above the limit is let in when it is alone."""
+        """Memory for a frame, or None while the limit is reached. A frame above the limit is accepted alone."""
         if self._used and self._used + size > self._limit:
             return None
         self._used += size

@@ -27,7 +27,7 @@ _INT32 = struct.Struct(">i").unpack_from
 
 
 class MalformedRequest(Exception):
-    """The bytes are not what the message's schema says they are."""
+    """The bytes do not match the message's schema."""
 
 
 class MessageReader:
@@ -126,7 +126,7 @@ class MessageReader:
 
 
 def skip_tagged_fields(buffer: Buffer, position: int) -> int:
-    """The position after tagged fields that nobody wants."""
+    """The position after tagged fields that are not read."""
     return _read_tagged({}, buffer, position, {}) if buffer[position] else position + 1
 
 

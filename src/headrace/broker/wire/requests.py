@@ -32,7 +32,7 @@ async def within(timeout_ms: int, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _seen(task: asyncio.Future[Any]) -> None:
-    """Mark a failure as seen: one that comes after the answer, or after the client went, is nobody's any more."""
+    """Mark a failure as seen: after the response, or after the client has disconnected, nothing reads it."""
     if not task.cancelled():
         task.exception()
 

@@ -105,21 +105,21 @@ def reason(shape: Shape) -> Column:
     text = F.col("value").cast("string")
     if shape.is_table:
         columns = ", ".join(shape.schema[name].ddl for name in shape.key)
-        told = F.when(_is_delete(), f"it is a delete, and its key does not match {columns}")
+        why = F.when(_is_delete(), f"it is a delete, and its key does not match {columns}")
     else:
-        told = F.when(F.col("value").isNull(), "the value is null")
-    told = told.when(F.length("value") == 0, "the value is empty")
+        why = F.when(F.col("value").isNull(), "the value is null")
+    why = why.when(F.length("value") == 0, "the value is empty")
     if shape.format is not Format.BYTES:
-        told = told.when(~F.is_valid_utf8(text), "the value is not UTF-8")
+        why = why.when(~F.is_valid_utf8(text), "the value is not UTF-8")
     if shape.format is Format.JSON:
         whole = F.coalesce(_is_whole(_wrapped(text, "ARRAY<STRUCT<`\x00` INT>>")), F.lit(False))
-        told = told.when(~whole, "the value is not one JSON object")
+        why = why.when(~whole, "the value is not one JSON object")
         for field in shape.schema:
             alone = _read_json(text, Schema((field,))).getField("_corrupt")
-            told = told.when(alone.isNotNull(), f"{field.name!r} is not {field.type.ddl}")
+            why = why.when(alone.isNotNull(), f"{field.name!r} is not {field.type.ddl}")
     for words, broken in _conditions(shape):
-        told = told.when(F.coalesce(broken, F.lit(True)), words)
-    return told.otherwise("the value does not fit the schema")
+        why = why.when(F.coalesce(broken, F.lit(True)), words)
+    return why.otherwise("the value does not fit the schema")
 
 
 def time_of(shape: Shape) -> Column:
@@ -209,10 +209,10 @@ def _is_no_time(value: Column) -> Column:
 def _why_no_time(name: str) -> Column:
     as_text = Schema((Field(name, Primitive.STRING),))
     number = _row(_read_json(F.col("value").cast("string"), as_text)).getField(name)
-    told = F.when(F.lit(False), "")
+    why = F.when(F.lit(False), "")
     for digits, unit in UNITS.items():
-        told = told.when(number.rlike(f"^[0-9]{{{digits}}}$"), looks_like(name, unit))
-    return told.otherwise(f"{name!r} is outside the years 1 to 9999")
+        why = why.when(number.rlike(f"^[0-9]{{{digits}}}$"), looks_like(name, unit))
+    return why.otherwise(f"{name!r} is outside the years 1 to 9999")
 
 
 def _broken_field(field: Field, shape: Shape) -> Iterator[tuple[str, Column]]:

@@ -103,9 +103,21 @@ class RangeReader:
         self._parse = parser(reading.shape)
         self._columns = rows(reading.shape)
 
-    def rows(self, spark: SparkSession, ranges: Ranges) -> DataFrame | Table:
-        """What `read` gives, without a watermark."""
-        raw, feed, shape = self._raw(spark, ranges), self._reading.feed, self._reading.shape
+    def raw(self, spark: SparkSession, ranges: Ranges) -> DataFrame:
+        """The records of the ranges."""
+        if not ranges:
+            return spark.createDataFrame([], RAW)
+        topic = self._reading.feed.topic_name
+        options = {
+            "assign": json.dumps({topic: sorted(ranges)}),
+            "startingOffsets": json.dumps({topic: {str(index): start for index, (start, _) in ranges.items()}}),
+            "endingOffsets": json.dumps({topic: {str(index): end for index, (_, end) in ranges.items()}}),
+        }
+        return spark.read.format("kafka").options(**self._options, **options).load()
+
+    def rows(self, raw: DataFrame) -> DataFrame | Table:
+        """What `read` gives for records, without a watermark."""
+        feed, shape = self._reading.feed, self._reading.shape
         if feed.is_diverted:
             return raw.select(*_diverted_columns(shape.schema))
         usable = self._parse(raw).filter(~F.col(IS_REJECTED)).select(*self._columns)
@@ -118,20 +130,9 @@ class RangeReader:
         for partition, offset, _, _ in failed:
             start, end = ranges.get(partition, (offset, offset + 1))
             ranges[partition] = (min(start, offset), max(end, offset + 1))
-        told = spark.createDataFrame(list(failed), "partition INT, offset BIGINT, reason STRING, error STRING")
-        found = self._raw(spark, ranges).join(F.broadcast(told), ["partition", "offset"])
+        reasons = spark.createDataFrame(list(failed), "partition INT, offset BIGINT, reason STRING, error STRING")
+        found = self.raw(spark, ranges).join(F.broadcast(reasons), ["partition", "offset"])
         return found.select(*_diverted(topic, failed_headers(F.col("reason"), F.col("error")), PLACE_HEADERS))
-
-    def _raw(self, spark: SparkSession, ranges: Ranges) -> DataFrame:
-        if not ranges:
-            return spark.createDataFrame([], RAW)
-        topic = self._reading.feed.topic_name
-        options = {
-            "assign": json.dumps({topic: sorted(ranges)}),
-            "startingOffsets": json.dumps({topic: {str(index): start for index, (start, _) in ranges.items()}}),
-            "endingOffsets": json.dumps({topic: {str(index): end for index, (_, end) in ranges.items()}}),
-        }
-        return spark.read.format("kafka").options(**self._options, **options).load()
 
 
 def _reject_columns(reading: Reading, topic: str, place: Mapping[str, str]) -> list[Column]:
@@ -140,13 +141,13 @@ def _reject_columns(reading: Reading, topic: str, place: Mapping[str, str]) -> l
 
 def _diverted(topic: str, why: Mapping[str, Column], place: Mapping[str, str]) -> list[Column]:
     """A record as a record of another topic: as it is, and with headers that say why it is there."""
-    told = dict(why) | {title: _said_of(column) for title, column in place.items()}
+    added = dict(why) | {title: _said_of(column) for title, column in place.items()}
     own = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
     return [
         F.lit(topic).alias("topic"),
         F.col("key"),
         F.col("value"),
-        F.concat(own, headers_of(told)).alias("headers"),
+        F.concat(own, headers_of(added)).alias("headers"),
         # Left to the producer: with the time it first had, a record could be past its retention once it is written.
         F.lit(None).cast("timestamp").alias("timestamp"),
     ]

@@ -93,12 +93,12 @@ def _users_line(lines: list[tuple[str, str]]) -> str | None:
 
 def is_away(error: BaseException) -> bool:
     """Whether Kafka or PostgreSQL is unavailable, or the machine is overloaded, so that waiting may help."""
-    told = str(error)
+    text = str(error)
     return (
         isinstance(error, PostgresUnavailable)
         or is_transient(error)
-        or STARVED in told
-        or AWAY.search(told) is not None
+        or STARVED in text
+        or AWAY.search(text) is not None
     )
 
 

@@ -21,7 +21,7 @@ from headrace.engine.run.heartbeats import MarkedTopic
 from headrace.engine.run.progress import NodeProgress, NodeState, Tracker
 from headrace.engine.spark_private.process import java_process
 from headrace.engine.spark_private.reports import Py4JError
-from headrace.engine.write.batch import Batch
+from headrace.engine.write.batch import Batch, Division
 from headrace.engine.write.sink import BatchSink
 from headrace.engine.write.topics import records_of
 from headrace.errors import EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
@@ -85,6 +85,7 @@ class NodeRun:
         self._query: StreamingQuery | None = None
         self._query_known = Event()
         self._sink_error: BaseException | None = None
+        self._division: Division | None = None
         self._stopping = Event()
         self._writing = Lock()
         self._before: list[tuple[NodeRun, Cluster]] = []
@@ -151,7 +152,9 @@ class NodeRun:
                     self.tracker.watermark_is(self.checkpoint.watermark_after(self.tracker.last_batch))
             except (Py4JError, OSError):
                 pass  # Spark has ended or is ending: the thread of the node reports it
-        return self.tracker.shown(self._state, self._errors, self._last_error)
+        division = self._division
+        activity = str(division) if division is not None and division.records else None
+        return self.tracker.shown(self._state, self._errors, self._last_error, activity)
 
     def note_progress(self) -> None:
         """Keep beside the checkpoint what a restarted run shows until its first batch."""
@@ -264,10 +267,15 @@ class NodeRun:
             if self._stopping.is_set():
                 raise Stopping
             try:
-                self._sink.write(Batch(number, frame, self._planned, self.checkpoint, self._query))
+                batch = Batch(number, frame, self._planned, self.checkpoint, self._query)
+                self._division = batch.division
+                self._sink.write(batch)
+                self.tracker.add_failed(batch.division.failed)
             except BaseException as error:
                 self._sink_error = error
                 raise
+            finally:
+                self._division = None
 
     def _look_after(self) -> None:
         error = self._start_after_others()

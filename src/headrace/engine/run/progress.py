@@ -65,6 +65,10 @@ class NodeProgress:
     """Whether more rows may have been late: Spark's own windows count groups of late rows, not rows."""
     unmatched: int = 0
     """Events that found no row in the table that hr.enrich looked them up in."""
+    failed: int = 0
+    """Rows on which the node's function raised, and which were diverted."""
+    activity: str | None = None
+    """What delays the batch that is running, if anything does: the search for rows on which the function raises."""
     hints: tuple[str, ...] = ()
     """What is likely not as it was meant, each with what to do. Their number only grows."""
 
@@ -83,7 +87,7 @@ class Tracker:
         self._rates: deque[tuple[float, int]] = deque()
         self._started = time.monotonic()
         self._batch: int | None = None
-        self._rows = self._late = self._rejected = self._unmatched = 0
+        self._rows = self._late = self._rejected = self._unmatched = self._failed = 0
         self._late_is_minimum = False
         self._early: dict[str, int] = {}
         self._state = (0, 0)
@@ -148,7 +152,11 @@ class Tracker:
     def last_batch(self) -> int | None:
         return self._batch
 
-    def shown(self, state: NodeState, errors: int, last_error: str | None) -> NodeProgress:
+    def add_failed(self, rows: int) -> None:
+        with self._lock:
+            self._failed += rows
+
+    def shown(self, state: NodeState, errors: int, last_error: str | None, activity: str | None = None) -> NodeProgress:
         with self._lock:
             return NodeProgress(
                 node=self.node,
@@ -168,6 +176,8 @@ class Tracker:
                 last_error=last_error,
                 late_is_minimum=self._late_is_minimum,
                 unmatched=self._unmatched,
+                failed=self._failed,
+                activity=activity,
                 hints=tuple(f"{count:,} {hint}" for hint, count in self._early.items()),
             )
 

@@ -277,7 +277,8 @@ class Runner:
             failure.node,
             failure.batch,
             f"topic {names} was deleted while the app read it",
-            next_step=f"restart the app with {resets}: these nodes then read the new topic from its beginning",
+            next_step=f"restart the app with {resets}: these nodes then read the new topic from its "
+            "beginning. What the deleted records gave cannot be rebuilt: a view that is reset is emptied",
             attempts=failure.attempts,
         )
         explained.__cause__ = failure.__cause__
@@ -343,7 +344,8 @@ class Runner:
                 f"topic {others[0]!r} was deleted and created again since {node!r} read it: the checkpoint at "
                 f"{checkpoint.folder} has the offsets of the old topic",
                 next_step=f"start over from the beginning of the new topic with --reset {node}, or from a time with "
-                f"--replay {node}:{others[0]}=TIME",
+                f"--replay {node}:{others[0]}=TIME. What the deleted records gave cannot be rebuilt: a view that is "
+                "reset is emptied",
             )
 
     def _note_cluster(self, planned: "PlannedQuery", checkpoint: Checkpoint, cluster_id: str) -> None:

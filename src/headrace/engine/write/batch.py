@@ -1,7 +1,7 @@
 """One batch of a query, as it is given to the sink."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,22 @@ from headrace.topology import Feed
 if TYPE_CHECKING:
     from headrace.engine.plan.planner import PlannedQuery, RejectedFeed
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "Division"]
+
+
+@dataclass(slots=True)
+class Division:
+    """How far the search for the records of a batch on which a function raises has come."""
+
+    records: int = 0
+    """How many records the batch has; 0 if the function does not raise."""
+    checked: int = 0
+    failed: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"its function raises on some of {self.records:,} records: {self.checked:,} checked, {self.failed:,} failed"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +42,7 @@ class Batch:
     planned: "PlannedQuery"
     checkpoint: Checkpoint
     query: StreamingQuery
+    division: Division = field(default_factory=Division)
 
     def drain(self) -> None:
         """Run it only for its effect on state and watermark: its rows are in the sink already."""

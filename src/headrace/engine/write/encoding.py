@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from headrace.errors import InputError
 from headrace.topology import Schema
-from headrace.topology.datatypes import NOT_FINITE, Array, Decimal, Map, Primitive, Struct
+from headrace.topology.datatypes import NOT_FINITE, Decimal, Primitive, map_without_text_keys
 from headrace.topology.datatypes import DataType as FieldType
 from headrace.topology.names import DELETED, ERROR_HEADER, ORDER, REASON_HEADER, TIME_HEADER, VALID_FROM
 
@@ -150,7 +150,7 @@ def named(name: str) -> Column:
 def check_can_be_carried(schema: Schema) -> None:
     """Refuse columns that cannot be written as JSON."""
     for column in schema:
-        bad = _map_without_text_keys(column.type)
+        bad = map_without_text_keys(column.type)
         if bad is not None:
             raise InputError(
                 f"the column {column.name!r} has {bad.ddl}, but the keys of a JSON object are strings",
@@ -184,15 +184,3 @@ def _json(schema: Schema, name: str) -> Column:
 
 def _quoted(text: Column) -> Column:
     return F.concat(F.lit('"'), text, F.lit('"'))
-
-
-def _map_without_text_keys(type_: FieldType) -> Map | None:
-    match type_:
-        case Map(key, value):
-            return type_ if key is not Primitive.STRING else _map_without_text_keys(value)
-        case Array(element):
-            return _map_without_text_keys(element)
-        case Struct(columns):
-            return next((bad for column in columns if (bad := _map_without_text_keys(column.type))), None)
-        case _:
-            return None

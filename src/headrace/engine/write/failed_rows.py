@@ -3,23 +3,31 @@
 Only nodes without state: there each record stands alone, so the node's function can run again over a part of the
 batch's offsets. Parts that raise are halved until single records are left; parts that do not raise give the rows of
 the batch. The order is that of the offsets, so a batch that is replayed gives the same rows and the same failures.
+
+The records are read once. What Python functions raise is noted in the workers, so that no task fails: a task that does
+is tried again, and costs some seconds. Errors of SQL expressions, and of a few kinds of UDFs, do fail tasks.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from headrace.config.run import RunConfig
+from headrace.engine.calls.results import LATE_RECORD
 from headrace.engine.plan.analysis import places_of, runs_users_python, stateful_operators
 from headrace.engine.read.reading import Reading
 from headrace.engine.read.sources import RangeReader
 from headrace.engine.read.tables import Table
 from headrace.engine.run.failures import Raised, is_away, raised_by
+from headrace.engine.spark_private.python_functions import noted_errors
 from headrace.engine.write.rows import Rows, collect
 from headrace.errors import FunctionFailed, InputError
 from headrace.operators.applying import reason_of
@@ -28,12 +36,12 @@ from headrace.topology.names import failed_topic
 from headrace.topology.nodes import QueryNode
 
 if TYPE_CHECKING:
-    from headrace.engine.write.batch import Batch
+    from headrace.engine.write.batch import Batch, Division
 
 __all__ = ["MOST_FAILED", "Rerun", "check_can_divert", "collected_rows", "drain"]
 
 MOST_FAILED = 100
-"""How many records of a batch may fail. Each takes a few jobs of Spark's to find; more are a fault of the code."""
+"""How many records of a batch may fail. Each takes some jobs of Spark's to find; more are a fault of the code."""
 LIMIT = 60.0
 """For how many seconds the record is looked for on which a function raised that stops the app."""
 
@@ -69,26 +77,56 @@ class Rerun:
     def failed_topic(self) -> str:
         return failed_topic(self.node.topic_name)
 
-    def frame(self, spark: SparkSession, spans: Sequence[Span]) -> DataFrame:
+    @contextmanager
+    def over(self, spark: SparkSession, spans: "Sequence[Span]") -> "Iterator[Parts]":
+        """The node's function over the records of the spans, part by part. They are kept until the block ends."""
+        kept = {
+            feed: reader.raw(spark, {span.partition: (span.start, span.end) for span in spans if span.feed == feed})
+            for feed, reader in self._readers.items()
+        }
+        for raw in kept.values():
+            raw.persist()
+        try:
+            yield Parts(self, spark, kept)
+        finally:
+            for raw in kept.values():
+                raw.unpersist()
+
+    def frame(self, raw: Mapping[Feed, DataFrame]) -> DataFrame:
         """What the node gives for some records, as its planned frame has it."""
-        ranges: dict[Feed, dict[int, tuple[int, int]]] = {feed: {} for feed in self.readings}
-        for span in spans:
-            ranges[span.feed][span.partition] = (span.start, span.end)
-        return self.function({feed: self._readers[feed].rows(spark, found) for feed, found in ranges.items()})
+        return self.function({feed: self._readers[feed].rows(records) for feed, records in raw.items()})
 
     def failed(self, spark: SparkSession, faults: "Sequence[Fault]") -> DataFrame:
         """The records of `.failed`."""
         by_feed: dict[Feed, list[tuple[int, int, str, str]]] = {}
         for fault in faults:
             span, raised = fault.span, fault.raised
-            told = (span.partition, span.start, reason_of(raised.place), raised.error)
-            by_feed.setdefault(span.feed, []).append(told)
+            record = (span.partition, span.start, reason_of(raised.place), raised.error)
+            by_feed.setdefault(span.feed, []).append(record)
         frames = [self._readers[feed].failed(spark, found, self.failed_topic) for feed, found in by_feed.items()]
         return reduce(DataFrame.unionByName, frames)
 
     @cached_property
     def _readers(self) -> dict[Feed, RangeReader]:
         return {feed: RangeReader(reading, self.config) for feed, reading in self.readings.items()}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The records of a batch, over parts of which a node's function can be run."""
+
+    rerun: Rerun
+    spark: SparkSession
+    kept: Mapping[Feed, DataFrame]
+
+    def raised(self, spans: Sequence[Span], run: Callable[[DataFrame], None]) -> Raised | None:
+        """What the function raises on the records of the spans; None if it does not. `run` runs a frame."""
+        try:
+            with noted_errors(self.spark) as noted:
+                run(self.rerun.frame({feed: raw.filter(_is_within(feed, spans)) for feed, raw in self.kept.items()}))
+        except Exception as error:
+            return _raised_in(error)
+        return Raised(noted[0][1], noted[0][0]) if noted else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +176,9 @@ def collected_rows(
     """
     try:
         if write is None:
-            return collect(batch.frame, spool), None
+            rows = collect(batch.frame, spool)
+            batch.division.failed = _count_failed(rows, batch)
+            return rows, None
         write(batch.frame)
         return Rows([]), None
     except Exception as error:
@@ -149,10 +189,21 @@ def collected_rows(
         if not spans:
             raise
         spark = batch.frame.sparkSession
-        if not batch.planned.node.diverts:
-            raise _explained(rerun, spark, spans, raised) from error
-        rows, faults = _divided(rerun, spark, spans, spool)
+        with rerun.over(spark, spans) as parts:
+            if not batch.planned.node.diverts:
+                raise _explained(parts, spans, raised) from error
+            rows, faults = _divided(parts, spans, spool, batch.division)
         return rows, collect(rerun.failed(spark, faults), spool) if faults else None
+
+
+def _count_failed(rows: Rows, batch: "Batch") -> int:
+    """How many rows one of Headrace's own operators diverted: they are among those of the batch."""
+    node, column = batch.planned.node, "topic" if batch.planned.node.sink.takes_records else LATE_RECORD
+    if not node.diverts or column not in rows.columns:
+        return 0
+    topics = rows.column(column)
+    topics = topics if node.sink.takes_records else pc.struct_field(topics, "topic")
+    return pc.sum(pc.equal(topics, failed_topic(node.topic_name))).as_py() or 0
 
 
 def drain(batch: "Batch") -> None:
@@ -182,23 +233,26 @@ def _spans(batch: "Batch", rerun: Rerun) -> list[Span]:
     return [span for span in found.values() if span.size]
 
 
-def _divided(rerun: Rerun, spark: SparkSession, spans: list[Span], spool: Path) -> tuple[Rows, list[Fault]]:
+def _divided(parts: Parts, spans: list[Span], spool: Path, division: "Division") -> tuple[Rows, list[Fault]]:
     """The rows of all records on which the function does not raise, and the others."""
     good: list[Rows] = []
     faults: list[Fault] = []
+    division.records = _size(spans)
 
     def run(part: list[Span]) -> Raised | None:
-        try:
-            good.append(collect(rerun.frame(spark, part), spool))
-        except Exception as error:
-            return _raised_in(error)
-        return None
+        given: list[Rows] = []
+        raised = parts.raised(part, lambda frame: given.append(collect(frame, spool)))
+        if raised is None:
+            good.extend(given)
+            division.checked += _size(part)
+        return raised
 
     def divide(part: list[Span]) -> None:
         """Run the halves of a part in which the function raises."""
         if _size(part) == 1:
             if (raised := run(part)) is not None:
                 faults.append(Fault(part[0], raised))
+                division.checked, division.failed = division.checked + 1, len(faults)
                 _check_not_too_many(faults)
             return
         first, second = _halves(part)
@@ -206,7 +260,7 @@ def _divided(rerun: Rerun, spark: SparkSession, spans: list[Span], spool: Path) 
         before = len(faults)
         if not passed:
             divide(first)
-        # A job that fails costs more than one that does not: a half that must fail is divided at once.
+        # A half that must fail is divided at once.
         if len(faults) == before or (_size(second) == 1 or run(second) is not None):
             divide(second)
 
@@ -227,28 +281,28 @@ def _check_not_too_many(faults: Sequence[Fault]) -> None:
     )
 
 
-def _explained(rerun: Rerun, spark: SparkSession, spans: list[Span], raised: Raised) -> FunctionFailed:
+def _explained(parts: Parts, spans: list[Span], raised: Raised) -> FunctionFailed:
     """The error for a node that stops: with the first record on which its function raises."""
     deadline = time.monotonic() + LIMIT
     part, passed = spans, False
     while _size(part) > 1 and time.monotonic() < deadline:
         first, second = _halves(part)
-        found = _raises(rerun, spark, first)
+        found = parts.raised(first, _run)
         if found is None:
             part, passed = second, True
         else:
             part, raised = first, found
-    alone = _raises(rerun, spark, part) if _size(part) == 1 else None
+    alone = parts.raised(part, _run) if _size(part) == 1 else None
     raised = alone or raised
     where = ", ".join(map(str, part))
     record = where if alone is not None else None
     if alone is None:
         where = f"one of the records {where}" if _size(part) > 1 else "records that it does not raise on one by one"
-    node = rerun.node
+    rerun = parts.rerun
     return FunctionFailed(
         f"{raised}, on {where}",
         next_step="fix the function and restart; processing resumes with this batch. "
-        f'Or divert such rows to {rerun.failed_topic} with @app.{node.kind}(..., on_error="divert")',
+        f'Or divert such rows to {rerun.failed_topic} with @app.{rerun.node.kind}(..., on_error="divert")',
         record=record,
         place=raised.place,
         raised=raised.error,
@@ -257,12 +311,18 @@ def _explained(rerun: Rerun, spark: SparkSession, spans: list[Span], raised: Rai
     )
 
 
-def _raises(rerun: Rerun, spark: SparkSession, part: list[Span]) -> Raised | None:
-    try:
-        rerun.frame(spark, part).write.format("noop").mode("overwrite").save()
-    except Exception as error:
-        return _raised_in(error)
-    return None
+def _run(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def _is_within(feed: Feed, spans: Sequence[Span]) -> Column:
+    partition, offset = F.col("partition"), F.col("offset")
+    inside = [
+        (partition == span.partition) & (offset >= span.start) & (offset < span.end)
+        for span in spans
+        if span.feed == feed
+    ]
+    return reduce(Column.__or__, inside, F.lit(False))
 
 
 def _raised_in(error: Exception) -> Raised:

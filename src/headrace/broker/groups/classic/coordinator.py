@@ -1,4 +1,4 @@
-"""The coordinator of classic consumer groups: who is a member of what, in which generation, with which share."""
+"""The coordinator of classic consumer groups: members, generations and assignments."""
 
 import asyncio
 import logging
@@ -96,7 +96,7 @@ class ClassicGroups(Kind):
         return await answer
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None) -> None:
-        """Keep the member alive; raises ApiError if it is none any more, or has to rejoin."""
+        """Keep the member alive; raises ApiError if it was removed, or has to rejoin."""
         self._check_open(group_id)
         group = self._require(group_id, ErrorCode.UNKNOWN_MEMBER_ID)
         member = group.require(member_id, group_instance_id)

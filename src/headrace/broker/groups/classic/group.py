@@ -74,7 +74,7 @@ class Member:
 
 
 class ClassicGroup(Group):
-    """The state of one group. Its methods keep it whole; none of them waits, writes or answers the world at large."""
+    """The state of one group. Its methods keep it consistent; none of them waits, writes or sends."""
 
     kind = "classic"
 
@@ -154,7 +154,7 @@ class ClassicGroup(Group):
         self.forget_pending(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Take a member or a pending member out. One that waits here is told that it is none, and may rejoin."""
+        """Remove a member or a pending member. If a request of it waits, it is answered UNKNOWN_MEMBER_ID."""
         member = self.members.pop(member_id, None)
         if member is not None:
             member.session.cancel()
@@ -184,7 +184,7 @@ class ClassicGroup(Group):
         member.session_timeout_ms = session_timeout_ms
 
     def rename(self, member: Member, new_member_id: str) -> None:
-        """Give a static member a new id and keep all else. Who still holds the old id is fenced from now on."""
+        """Give a static member a new id and keep everything else. A client with the old id is fenced from now on."""
         old_member_id = member.member_id
         fenced = ErrorCode.FENCED_INSTANCE_ID
         member.answer_join(JoinAnswer(error=fenced, member_id=old_member_id))
@@ -201,7 +201,7 @@ class ClassicGroup(Group):
             self.unsynced.add(new_member_id)
 
     def require(self, member_id: str, group_instance_id: str | None) -> Member:
-        """The member with this id, or the ApiError that tells why it is none."""
+        """The member with this id; raises ApiError if there is none."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is None:
@@ -223,7 +223,7 @@ class ClassicGroup(Group):
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The patience of the most patient member."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     # Protocols
@@ -233,7 +233,7 @@ class ClassicGroup(Group):
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether one who knows these protocols finds one that all members know."""
+        """Whether one of these protocols is supported by all members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         return self.protocol_type == protocol_type and any(
@@ -241,7 +241,7 @@ class ClassicGroup(Group):
         )
 
     def select_protocol(self) -> str:
-        """Each member votes for its first choice among what all know; the most votes win, at a tie the first cast."""
+        """Each member votes for its first choice among the protocols of all; the most votes win, at a tie the first."""
         candidates = {name for name, supporters in self._supporters.items() if supporters == len(self.members)}
         votes = Counter(
             next(name for name, _ in member.protocols if name in candidates) for member in self.members.values()
@@ -249,7 +249,7 @@ class ClassicGroup(Group):
         return votes.most_common(1)[0][0]
 
     def find_subscriptions(self) -> frozenset[str] | None:
-        """What the consumers of this generation subscribe to; None if they are none or do not say it readably."""
+        """The subscribed topics of this generation; None if unreadable, or of no consumers."""
         if not self.is_consumer_group:
             return None
         topics: set[str] = set()
@@ -286,7 +286,7 @@ class ClassicGroup(Group):
         self.transition(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY)
 
     def join_answer(self, member_id: str, *, skip_assignment: bool = False) -> JoinAnswer:
-        """What a member of the current generation is told; only the leader hears of the others."""
+        """The response for a member of the current generation; only the leader's lists the members."""
         return JoinAnswer(
             member_id=member_id,
             generation=self.generation,

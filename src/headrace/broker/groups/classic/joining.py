@@ -1,4 +1,4 @@
-"""What becomes of a JoinGroup request."""
+"""How a JoinGroup request is handled."""
 
 import asyncio
 import logging

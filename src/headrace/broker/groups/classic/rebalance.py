@@ -70,7 +70,7 @@ class Rebalancer:
         timer.set(session_timeout_ms)
 
     def restore(self, record: GroupRecord) -> ClassicGroup:
-        """A group as it was when the broker stopped; its members have their whole session timeout to come back."""
+        """A group as it was when the broker stopped; its members have their full session timeout to return."""
         group = self.new_group(record.group_id)
         for restored in record.members:
             group.add(self._restore_member(group, restored), record.protocol_type or "")
@@ -154,7 +154,7 @@ class Rebalancer:
             group.join_timer.set(group.rebalance_timeout_ms)
 
     def maybe_complete_join(self, group: ClassicGroup) -> None:
-        """Go on if all are there; the first rebalance of a group waits for its delay in any case."""
+        """Continue if all members have joined; the first rebalance of a group always waits for its delay."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is not GroupState.EMPTY
@@ -163,7 +163,7 @@ class Rebalancer:
             self._complete_join(group)
 
     def member_removed(self, group: ClassicGroup, reason: str) -> None:
-        """One or more members are out of the group: the others share anew what they had."""
+        """Members have left the group: the others rebalance."""
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.prepare(group, reason)
         else:

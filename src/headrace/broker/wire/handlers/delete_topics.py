@@ -1,4 +1,4 @@
-"""DeleteTopics, by name or by id: gone for good before it is answered."""
+"""DeleteTopics, by name or by id: the deletion is durable before it is answered."""
 
 import asyncio
 from collections import Counter

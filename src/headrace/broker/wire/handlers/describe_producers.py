@@ -1,4 +1,4 @@
-"""DescribeProducers: what each partition remembers of those who write to it."""
+"""DescribeProducers: what each partition stores about its producers."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any

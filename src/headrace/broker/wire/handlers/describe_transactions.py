@@ -1,4 +1,4 @@
-"""DescribeTransactions: where transactional ids stand, and the partitions of their open transactions."""
+"""DescribeTransactions: the state of transactional ids, and the partitions of their open transactions."""
 
 from itertools import groupby
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Heartbeat: a member is alive, and hears if it has to rejoin."""
+"""Heartbeat: a member is alive; the response says whether it has to rejoin."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""LeaveGroup: a member says goodbye, or an administrator sends some away (from version 3)."""
+"""LeaveGroup: a member leaves, or an administrator removes members (from version 3)."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any

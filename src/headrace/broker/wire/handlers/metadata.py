@@ -1,4 +1,4 @@
-"""Metadata: the first thing every client asks, so whole answers are kept as bytes until the topics change."""
+"""Metadata: the first request of every client, so whole responses are cached as bytes until the topics change."""
 
 import asyncio
 from types import SimpleNamespace
@@ -92,7 +92,7 @@ def _state(broker: "Broker") -> _State:
 
 
 async def _find(broker: "Broker", request: SimpleNamespace, version: int) -> list[Topic | dict[str, Any]]:
-    """Each topic asked for, or what is said of one that is not there. If ids are given, names do not count."""
+    """Each requested topic, or the error of one that does not exist. If ids are given, names are ignored."""
     asked = request.topics
     if version < _IDS_FROM and any(topic.name is None or topic.topic_id != NO_ID for topic in asked):
         return [_missing(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id) for topic in asked]
@@ -113,7 +113,7 @@ async def _find(broker: "Broker", request: SimpleNamespace, version: int) -> lis
 
 
 async def _create(broker: "Broker", name: str) -> ErrorCode:
-    """Make a topic because somebody asked for it; of many who ask at once, one makes it."""
+    """Create a topic on request; concurrent requests create it once."""
     if name not in INTERNAL:
         try:
             await broker.topics.create(name)

@@ -1,4 +1,4 @@
-"""OffsetCommit: how far a group has come; answered when it is durable."""
+"""OffsetCommit: the offsets of a group; answered when they are durable."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""OffsetDelete: a group forgets how far it has come in topics that it does not read."""
+"""OffsetDelete: deletes a group's offsets in topics that it does not read."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any

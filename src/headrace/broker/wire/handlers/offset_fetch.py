@@ -1,4 +1,4 @@
-"""OffsetFetch: how far a group has come, for some partitions or for all it ever committed."""
+"""OffsetFetch: the committed offsets of a group, for some partitions or for all."""
 
 from collections.abc import Iterable
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings what everybody shall read, and everybody gets its share."""
+"""SyncGroup: the leader sends the assignment, and each member gets its part."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
