@@ -12,7 +12,7 @@ from benchmarks.report import Section
 
 CONSUMERS = 16
 LEAST = 20_000
-PARTITIONS = (1, 4, 16)
+PARTITIONS = (1, 4)
 SIZE = 100
 
 
@@ -27,7 +27,7 @@ def run(bench: Bench) -> Section:
         ],
     )
     sides = bench.sides(synced=False)
-    records = bench.options.pick(2_000_000, 1_000_000)
+    records = bench.options.pick(3_000_000, 1_000_000)
     for partitions in bench.options.pick(PARTITIONS, (4,)):
         for side in sides:
             topic = topic_name(side, f"share-{partitions}")

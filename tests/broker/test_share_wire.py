@@ -433,8 +433,16 @@ def test_offsets_are_described_moved_and_deleted(broker: Server, jobs: str, memb
     answer = one.call("delete_share_group_offsets", 0, forget)
     assert [t.error_code for t in answer.responses] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert one.start_offset(jobs) == (-1, -1)
-    stranger = {"group_id": "nobody", "topics": []}
-    assert one.call("alter_share_group_offsets", 0, stranger).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    again = one.call("delete_share_group_offsets", 0, forget)
+    assert {t.error_code for t in again.responses} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    one.group = f"{jobs}-new"
+    assert one.start_offset(jobs) == (-1, -1), "of a group that is not there, nothing is known"
+    assert one.call("delete_share_group_offsets", 0, forget | {"group_id": one.group}).error_code == (
+        ErrorCode.GROUP_ID_NOT_FOUND
+    )
+    assert one.call("alter_share_group_offsets", 0, move | {"group_id": one.group}).error_code == 0
+    assert one.start_offset(jobs) == (3, 2), "a group can be given its start before it has members"
+    assert (one.group, "Empty") in {(g.group_id, g.group_state) for g in listed(one)}
 
 
 def test_a_group_is_described(broker: Server, jobs: str, member: MakeMember) -> None:
@@ -445,7 +453,7 @@ def test_a_group_is_described(broker: Server, jobs: str, member: MakeMember) -> 
     (described,) = found.members
     assert (described.member_id, described.subscribed_topic_names) == (one.member_id, [jobs])
     assert [(t.topic_name, t.partitions) for t in described.assignment.topic_partitions] == [(jobs, [0])]
-    assert (missing.error_code, missing.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
+    assert (missing.error_code, missing.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "")
 
 
 # Restarts

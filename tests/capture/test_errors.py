@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,9 +86,15 @@ def test_a_slot_that_was_dropped(capturing: Capturing) -> None:
     assert "headrace capture FILE --snapshot again" in failure
     capturing.threads.failure = None
     capturing.remarks.clear()
-    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",))):
+    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",), request="once")):
         capturing.await_snapshots()
-    assert list(capturing.folded(topic)) == ['{"id": 2}']
+        assert list(capturing.folded(topic)) == ['{"id": 2}']
+        before = capturing.read(topic)
+        assert capturing.status.pid is not None
+        os.kill(capturing.status.pid, signal.SIGKILL)
+        capturing.sql("INSERT INTO orders VALUES (3, 'c', 3)")
+        until(lambda: len(capturing.folded(topic)) == 2)
+    assert len(capturing.read(topic)) == len(before) + 1  # the snapshot was taken once
 
 
 def test_a_slot_that_another_process_reads(capturing: Capturing) -> None:
@@ -148,7 +156,7 @@ def test_a_position_ahead_of_the_database(capturing: Capturing) -> None:
     assert "--snapshot again" in failure
     capturing.threads.failure = None
     capturing.remarks.clear()
-    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",))):
+    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",), request="once")):
         capturing.await_snapshots()
 
 
@@ -178,7 +186,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded
     """A server of its own, with few slots."""
     from headrace.tables import server as module
 
-    settings = {**module.SETTINGS, "wal_level": "replica", "max_replication_slots": "1", "max_wal_senders": "1"}
+    settings = {**module.SETTINGS, "wal_level": "replica", "max_replication_slots": "2", "max_wal_senders": "1"}
     monkeypatch.setattr(module, "SETTINGS", settings)
     one = EmbeddedPostgres(tmp_path / "postgres")
     try:
@@ -202,11 +210,20 @@ def test_servers_that_are_not_set_up_for_it(
     server.start()
     capturing.reconnect()
     capturing.threads.failure = None
-    capturing.sql("SELECT pg_create_logical_replication_slot('other', 'pgoutput')")
+    for other in ("first", "second"):
+        capturing.sql("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", other)
     failure = capturing.failure()
     assert "all replication slots of the database are in use" in failure
     assert "ALTER SYSTEM SET max_replication_slots = 20" in failure
-    capturing.sql("SELECT pg_drop_replication_slot('other')")
-    with psycopg.connect(capturing.dsn) as _:
-        pass
+    capturing.sql("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+    capturing.threads.failure = None
+    other_one = Capturing(capturing.dsn, broker_address, tmp_path / "other")
+    other_one.sql(ORDERS)
+    other_one.table("orders")
+    with capturing.running():
+        capturing.await_snapshots()
+        failure = other_one.failure()
+    assert "all replication connections of the database are in use" in failure
+    assert "ALTER SYSTEM SET max_wal_senders = 20" in failure
+    other_one.db.close()
     capturing.db.close()

@@ -16,6 +16,7 @@ import pytest
 from headrace.tables import EmbeddedPostgres
 from tests.capture.capturing import Capturing, Read, until
 from tests.capture.crashing import POINTS
+from tests.peers import broker_for_tests
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -133,7 +134,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_lost_or_written_twice(capturing: Capturing) -> None:
-    crash_again_and_again(capturing, 1, seed=1)
+    crash_again_and_again(capturing, 3, seed=1)
 
 
 @pytest.mark.long
@@ -164,3 +165,23 @@ def test_a_database_that_is_killed(broker_address: str, tmp_path: Path) -> None:
         assert len(capturing.folded(topic)) == 300
     finally:
         server.stop()
+
+
+def test_a_broker_that_is_killed(postgres_dsn: str, tmp_path: Path) -> None:
+    with broker_for_tests(tmp_path / "broker") as broker:
+        capturing = Capturing(postgres_dsn, broker.address, tmp_path)
+        try:
+            topic = capturing.table("orders")
+            capturing.sql("CREATE TABLE orders (id int PRIMARY KEY)")
+            with capturing.running(attempts=1000):
+                capturing.await_snapshots()
+                for kill in range(3):
+                    first = kill * 100 + 1
+                    capturing.sql(f"INSERT INTO orders SELECT generate_series({first}, {first + 49})")
+                    broker.kill()
+                    capturing.sql(f"INSERT INTO orders SELECT generate_series({first + 50}, {first + 99})")
+                    broker.start()
+                    capturing.await_events(topic, kill * 100 + 100)
+            assert len(capturing.folded(topic)) == 300
+        finally:
+            capturing.close()

@@ -144,6 +144,22 @@ def test_a_new_column_is_followed_and_a_dropped_one_reported(capturing: Capturin
     assert list(third["after"]) == ["id", "thing", "price", "note"]
 
 
+def test_a_declared_column_that_was_added_while_nobody_read(capturing: Capturing) -> None:
+    capturing.partitions = 1
+    capturing.sql(ORDERS)
+    topic = capturing.table("orders")
+    with capturing.running():
+        capturing.await_snapshots()
+    capturing.sql("INSERT INTO orders VALUES (1, 'a', 1)")
+    capturing.sql("ALTER TABLE orders ADD COLUMN note text")
+    capturing.sql("INSERT INTO orders VALUES (2, 'b', 1, 'new')")
+    capturing.table("orders", declared={"id": "INT", "note": "STRING"})
+    with capturing.running():
+        first, second = capturing.await_events(topic, 2)
+    assert "note" not in first["after"]
+    assert second["after"]["note"] == "new"
+
+
 def test_a_declared_column_that_is_dropped_or_retyped_stops_the_capture(capturing: Capturing) -> None:
     capturing.sql(ORDERS)
     topic = capturing.table("orders", declared={"id": "INT", "item": "STRING"})

@@ -249,6 +249,8 @@ class Changes:
         new = [name for name in types if name not in needed]
         for name, ddl in needed.items():
             if name not in types:
+                if self._is_there_now(task, name):
+                    continue  # the change is from before the column was added
                 renamed = f"; if it was renamed, its new name is among: {', '.join(new)}" if new else ""
                 raise CaptureError(
                     f"the column {name!r} of {task.table} was dropped or renamed, and the app declares it{renamed}",
@@ -260,6 +262,9 @@ class Changes:
                     f"the column {name!r} of {task.table} is {types[name]} now, and the app declares {ddl}",
                     next_step="change the schema of app.capture() and restart: it resumes with this change",
                 )
+
+    def _is_there_now(self, task: TableTask, column: str) -> bool:
+        return any(one.name == column for one in self._catalog.table(task.table).columns)
 
     def _tell_unavailable(self, writer: RowWriter) -> None:
         for column in writer.unavailable:

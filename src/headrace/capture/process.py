@@ -126,7 +126,9 @@ class Process:
         def agree(entry: Entry | None) -> Entry | None:
             nonlocal slot
             is_lost = slot is None or slot.wal_status == "lost"
-            if entry is None or (task.again and (is_lost or entry.writer != writer or entry.position["lsn"] > now)):
+            if entry is None or (
+                self._wants_again(entry.position) and (is_lost or entry.writer != writer or entry.position["lsn"] > now)
+            ):
                 if entry is not None:
                     slots.drop_slot(catalog, task)
                     slot = None
@@ -146,9 +148,11 @@ class Process:
         reached("opened")
         position: dict[str, Any] = dict(self._writer.position)
         states = dict(position["tables"])
+        wants_again = self._wants_again(position)
+        position["again"] = task.request or position.get("again", "")
         for one in task.tables:
             name = str(one.table)
-            if name in task.again and not states.get(name, {}):
+            if wants_again and name in task.again:
                 states[name] = NEW | {"clear": True}
             elif name not in states:
                 states[name] = NEW if one.snapshot == "initial" else None
@@ -156,6 +160,10 @@ class Process:
             name: state for name, state in states.items() if name in {str(o.table) for o in task.tables}
         }
         return position
+
+    def _wants_again(self, position: Mapping[str, Any]) -> bool:
+        """Whether tables are to be read again, and a process before this one has not begun with it."""
+        return bool(self._task.again) and position.get("again") != self._task.request
 
     def _check_same(self, entry: Entry, writer: str, now: int) -> None:
         """Refuse to go on with another database, or with this one in an older state."""

@@ -1,5 +1,6 @@
 """What a process of capture is told to do, as JSON values: one database, its tables, and where their topics are."""
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -47,6 +48,8 @@ class Task:
     tables: tuple[TableTask, ...]
     again: tuple[str, ...] = ()
     """The tables whose snapshot is taken again."""
+    request: str = ""
+    """Identifies the wish for it: a process that is restarted does not take them once more."""
     config: RunConfig
 
     @property
@@ -115,6 +118,7 @@ def tasks_of(
                 on_lag_limit=str(database.on_lag_limit),
                 tables=tables,
                 again=repeated,
+                request=str(uuid.uuid4()) if repeated else "",
                 config=config,
             )
         )

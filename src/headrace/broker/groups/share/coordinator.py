@@ -118,7 +118,7 @@ class ShareGroups(Kind):
         self._check_open(request)
         if request.epoch == LEAVING:
             return await self._leave(request)
-        group = self._find(request.group_id)
+        group = self.known(request.group_id)
         if group is None:
             if request.epoch != JOINING:
                 # Not GROUP_ID_NOT_FOUND: clients take that for fatal, and this makes them join again.
@@ -300,12 +300,20 @@ class ShareGroups(Kind):
     # Records
 
     def group(self, group_id: str) -> ShareGroup:
-        group = self._find(group_id)
+        group = self.known(group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group
 
-    def _find(self, group_id: str) -> ShareGroup | None:
+    async def create(self, group_id: str) -> ShareGroup:
+        """A group without members, durable when it returns."""
+        group = ShareGroup(group_id)
+        self._registry.put(group)
+        await asyncio.shield(self._save(group))
+        return group
+
+    def known(self, group_id: str) -> ShareGroup | None:
+        """The group, if there is one; raises ApiError where the name is of a group of another kind."""
         group = self._registry.find(group_id, ShareGroup)
         if group is not None and group.is_dead:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

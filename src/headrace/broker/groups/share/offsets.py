@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
 
 from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.share import records
@@ -26,10 +27,10 @@ class ShareOffset(NamedTuple):
     """How many records are yet to be acknowledged or archived."""
 
 
-def describe(group: ShareGroup, topic: "Topic | None", partitions: Sequence[int]) -> list[ShareOffset]:
+def describe(group: ShareGroup | None, topic: "Topic | None", partitions: Sequence[int]) -> list[ShareOffset]:
     found = []
     for index in partitions:
-        known = None if topic is None else group.partitions.get((topic.id, index))
+        known = None if topic is None or group is None else group.partitions.get((topic.id, index))
         if known is None:
             found.append(ShareOffset(index))
         else:
@@ -40,9 +41,12 @@ def describe(group: ShareGroup, topic: "Topic | None", partitions: Sequence[int]
 
 
 async def alter(share: ShareGroups, group_id: str, wanted: Mapping[Partition, int]) -> dict[Partition, ErrorCode]:
-    """Let an empty group go on from other offsets. What was known of the records is forgotten; late acknowledgements
-    of those who had them fail, for the windows are new ones."""
-    group = _empty_group(share, group_id)
+    """Let a group without members go on from other offsets; it need not exist yet.
+
+    What was known of the records is forgotten. Late acknowledgements of those who had them fail: the windows are new.
+    """
+    group = share.known(group_id) or await share.create(group_id)
+    _check_empty(group)
     codes: dict[Partition, ErrorCode] = {}
     written = []
     for log, start in wanted.items():
@@ -60,10 +64,15 @@ async def alter(share: ShareGroups, group_id: str, wanted: Mapping[Partition, in
     return codes
 
 
-async def delete(share: ShareGroups, group_id: str, topics: "Sequence[Topic]") -> None:
-    """Let an empty group forget topics: it begins with them anew when a member subscribes to them again."""
-    group = _empty_group(share, group_id)
-    topic_ids = [topic.id for topic in topics]
+async def delete(share: ShareGroups, group_id: str, topics: "Sequence[Topic]") -> set[UUID]:
+    """Let a group without members forget topics: it begins with them anew when a member subscribes to them again.
+
+    The ids of those that it knew are returned.
+    """
+    group = share.group(group_id)
+    _check_empty(group)
+    asked = {topic.id for topic in topics}
+    topic_ids = {place[0] for place in group.partitions} & asked
     for place in [place for place in group.partitions if place[0] in topic_ids]:
         group.partitions.pop(place).close()
 
@@ -73,10 +82,9 @@ async def delete(share: ShareGroups, group_id: str, topics: "Sequence[Topic]") -
 
     if topic_ids:
         await asyncio.shield(share.write(write))
+    return topic_ids
 
 
-def _empty_group(share: ShareGroups, group_id: str) -> ShareGroup:
-    group = share.group(group_id)
+def _check_empty(group: ShareGroup) -> None:
     if group.members:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP)
-    return group

@@ -280,9 +280,9 @@ def _runs(types: Sequence[int], length: int) -> Iterator[tuple[int, int]]:
 
 def check_acks(acks: Sequence[Ack], highest_type: int) -> None:
     """Whether acknowledgements of one partition make sense at all, before anybody is asked who holds what."""
-    before = -1
+    before: int | None = None
     for first, last, types in acks:
-        if not before < first <= last:
+        if last < first or (before is not None and first <= before):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"offsets {first} to {last} are out of order")
         if len(types) not in (1, last - first + 1):
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{len(types)} types are given for offsets {first} to {last}")

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 async def handle(broker: "Broker", request: SimpleNamespace, context: RequestContext) -> dict[str, Any]:
     found = {topic.topic_name: broker.topics.get(topic.topic_name) for topic in request.topics}
     try:
-        await delete(broker.groups.share, request.group_id, [topic for topic in found.values() if topic is not None])
+        topics = [topic for topic in found.values() if topic is not None]
+        forgotten = await delete(broker.groups.share, request.group_id, topics)
     except ApiError as error:
         return failure(error)
     return {
         "responses": [
-            {"topic_name": name, **(failure(unknown_topic(name)) if topic is None else {"topic_id": topic.id})}
+            {
+                "topic_name": name,
+                **({} if topic is None else {"topic_id": topic.id}),
+                **({} if topic is not None and topic.id in forgotten else failure(unknown_topic(name))),
+            }
             for name, topic in found.items()
         ]
     }

@@ -21,12 +21,12 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
 def _group(broker: "Broker", asked: SimpleNamespace) -> dict[str, Any]:
     answer: dict[str, Any] = {"group_id": asked.group_id}
     try:
-        group = broker.groups.share.group(asked.group_id)
+        group = broker.groups.share.known(asked.group_id)
     except ApiError as error:
         return answer | failure(error)
     wanted: list[tuple[str, Topic | None, list[int]]] = []
     if asked.topics is None:
-        for topic_id, partitions in by_topic(group.partitions).items():
+        for topic_id, partitions in by_topic(() if group is None else group.partitions).items():
             topic = broker.topics.by_id(topic_id)
             if topic is not None:
                 wanted.append((topic.name, topic, partitions))

@@ -23,7 +23,7 @@ def _group(broker: "Broker", group_id: str, operations: int) -> dict[str, Any]:
     try:
         group = broker.groups.share.group(group_id)
     except ApiError as error:
-        return {"group_id": group_id, "group_state": "Dead", "assignor_name": "", **failure(error)}
+        return {"group_id": group_id, "group_state": "", "assignor_name": "", **failure(error)}
     return {
         "group_id": group_id,
         "group_state": group.state_name,
