@@ -58,6 +58,7 @@ bench: $(JAVA)
 	$(BIN)/python -m benchmarks.engine
 	$(BIN)/python -m benchmarks.operators
 	$(BIN)/python -m benchmarks.nexmark
+	$(BIN)/python -m benchmarks.queues
 	$(BIN)/python -m benchmarks.capture
 
 clean:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
-from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from tests.capture.capturing import Capturing, until
 from tests.peers import broker_for_tests
 
@@ -132,8 +132,10 @@ def _change(capturing: Capturing, ended: threading.Event) -> None:
 
 
 def _end(capturing: Capturing, topic: str) -> int:
-    consumer = _watching(capturing)
-    return consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1]
+    try:
+        return _watching(capturing).get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1]
+    except KafkaException:
+        return 0  # the topic does not exist yet
 
 
 _consumers: dict[str, Consumer] = {}

@@ -137,6 +137,23 @@ def test_nothing_is_lost_or_written_twice(capturing: Capturing) -> None:
     crash_again_and_again(capturing, 3, seed=1)
 
 
+def test_what_the_server_sends_again_is_dropped(capturing: Capturing) -> None:
+    """Killed once its records are there, and before the slot knows: the server sends the last commit again."""
+    capturing.partitions = 1
+    capturing.sql("CREATE TABLE orders (id int PRIMARY KEY)")
+    topic = capturing.table("orders")
+    with capturing.running():
+        capturing.await_snapshots()
+        for number in range(1, 6):
+            capturing.sql(f"INSERT INTO orders VALUES ({number}), ({-number})")
+            capturing.await_events(topic, 2 * number)
+            pid = capturing.status.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            until(lambda: capturing.status.pid not in (None, pid))  # noqa: B023
+    capturing.await_events(topic, 10)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("seed", range(10))

@@ -369,9 +369,7 @@ class Changes:
         """Write the records and the position, which may have changed without any."""
         reached("before the transaction")
         with self._writer.transaction(dict(self.position)) as producer:
-            send = producer.send_record
-            for record in self._records:
-                send(*record)
+            producer.send_records(self._records)
             reached("in the transaction")
         reached("after the transaction")
         self.written += len(self._records)

@@ -6,12 +6,13 @@ sends again after a crash are recognised by their position and dropped. The slot
 has all of it.
 """
 
+import gc
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.capture import slots
-from headrace.capture.catalog import Catalog, CatalogTable, check_columns, open_catalog
+from headrace.capture.catalog import Catalog, check_columns, open_catalog
 from headrace.capture.changes import Changes, reached
 from headrace.capture.replication import ReplicationStream, replication_errors
 from headrace.capture.snapshot import SnapshotReader, failure_of
@@ -34,6 +35,8 @@ HEARTBEAT = "headrace.heartbeat"
 def main(supervisor: Supervisor, told: Mapping[str, Any]) -> None:
     """Capture a database until the process is stopped."""
     task = Task.from_json(told)
+    # Records have no cycles: looking for them after every 700 objects would only cost time.
+    gc.set_threshold(50_000, 20, 100)
     with explained(task.address, "be captured"):
         process = Process(task, supervisor)
         try:
@@ -73,7 +76,7 @@ class Process:
         slots.prepare_publication(catalog, task, tables)
         topics = [one.topic for one in task.tables]
         ensure_topics(self._cluster, task.config, [*topics, f"{task.prefix}transaction"])
-        position = self._open_writer(tables)
+        position = self._open_writer()
         self._changes = Changes(task, keys, catalog, self._cluster, self._writer, position, self._supervisor.remark)
         self._stream = ReplicationStream(task)
         self._changes.clear_tables()
@@ -115,16 +118,16 @@ class Process:
         self._writer.close()
         self._catalog.connection.close()
 
-    def _open_writer(self, tables: list[CatalogTable]) -> dict[str, Any]:
+    def _open_writer(self) -> dict[str, Any]:
         """The position at which the predecessor ended, or a new one, with a new slot."""
         task, catalog = self._task, self._catalog
-        (system, now) = slots.server_position(catalog)
-        writer = f"{system}/{catalog.connection.info.dbname}/{task.slot}"
+        writer = f"{slots.system_identifier(catalog)}/{catalog.connection.info.dbname}/{task.slot}"
         beginning: dict[str, Any] = {"n": 0, "tables": {}, "time": 0}
         slot = slots.Slot.of(catalog, task.slot)
 
         def agree(entry: Entry | None) -> Entry | None:
-            nonlocal slot
+            # Asked now that the predecessor is fenced: until then it may have written more.
+            now, slot = slots.end_of_log(catalog), slots.Slot.of(catalog, task.slot)
             is_lost = slot is None or slot.wal_status == "lost"
             if entry is None or (
                 self._wants_again(entry.position) and (is_lost or entry.writer != writer or entry.position["lsn"] > now)

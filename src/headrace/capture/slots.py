@@ -316,10 +316,10 @@ def _one(cursor: psycopg.Cursor[Any]) -> Any:
     return row
 
 
-def server_position(catalog: Catalog) -> tuple[str, int]:
-    """The identity of the server, and the end of its log."""
-    found = catalog.connection.execute(
-        "SELECT system_identifier::text, (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint FROM pg_control_system()"
-    )
-    system, lsn = _one(found)
-    return str(system), int(lsn)
+def system_identifier(catalog: Catalog) -> str:
+    """The identity of a server, which a copy by backup keeps and a new one does not have."""
+    return str(_one(catalog.connection.execute("SELECT system_identifier FROM pg_control_system()"))[0])
+
+
+def end_of_log(catalog: Catalog) -> int:
+    return int(_one(catalog.connection.execute("SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint"))[0])

@@ -7,15 +7,30 @@ Place = tuple[UUID, int]
 Assignment = dict[str, frozenset[Place]]
 
 
+class _Quota:
+    """How much each may have: an even share, but at least one, and one more for as many as that leaves over."""
+
+    def __init__(self, things: int, takers: int) -> None:
+        self._share, self._left_over = divmod(things, takers)
+        if not self._share:
+            self._share, self._left_over = 1, 0
+
+    def allows_more_than(self, held: int) -> bool:
+        return held < self._share or (held == self._share and self._left_over > 0)
+
+    def raised_from(self, held: int) -> None:
+        if held == self._share:
+            self._left_over -= 1
+
+
 def assign(wanted: Mapping[str, Set[Place]], before: Mapping[str, Set[Place]]) -> Assignment:
     """Every partition has a member and every member a partition, evenly; what can stay as it was before, stays."""
-    places = sorted(set().union(*wanted.values())) if wanted else []
-    assigned: dict[str, set[Place]] = {member: set() for member in wanted}
-    holders: dict[Place, int] = dict.fromkeys(places, 0)
+    places = sorted(set().union(*wanted.values()))
     if not places:
         return {member: frozenset() for member in wanted}
-    of_member, members_with_more = divmod(len(places), len(wanted))
-    of_place, places_with_more = divmod(len(wanted), len(places))
+    assigned: dict[str, set[Place]] = {member: set() for member in wanted}
+    holders: dict[Place, int] = dict.fromkeys(places, 0)
+    of_member, of_place = _Quota(len(places), len(wanted)), _Quota(len(wanted), len(places))
 
     def give(member: str, place: Place) -> None:
         assigned[member].add(place)
@@ -23,15 +38,11 @@ def assign(wanted: Mapping[str, Set[Place]], before: Mapping[str, Set[Place]]) -
 
     for member in wanted:
         for place in sorted(before.get(member, frozenset()) & wanted[member]):
-            extra_of_member = max(len(assigned[member]) + 1 - max(of_member, 1), 0)
-            extra_of_place = max(holders[place] + 1 - max(of_place, 1), 0)
-            if extra_of_member > (of_member > 0 and members_with_more > 0) or (
-                extra_of_place > (of_place > 0 and places_with_more > 0)
-            ):
-                continue
-            members_with_more -= extra_of_member
-            places_with_more -= extra_of_place
-            give(member, place)
+            held, held_by = len(assigned[member]), holders[place]
+            if of_member.allows_more_than(held) and of_place.allows_more_than(held_by):
+                of_member.raised_from(held)
+                of_place.raised_from(held_by)
+                give(member, place)
     for place in places:
         if not holders[place]:
             give(min((m for m in wanted if place in wanted[m]), key=lambda m: len(assigned[m])), place)
