@@ -24,7 +24,7 @@ from headrace.engine.spark_private.reports import Py4JError
 from headrace.engine.write.batch import Batch, Division
 from headrace.engine.write.sink import BatchSink
 from headrace.engine.write.topics import records_of
-from headrace.errors import EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
+from headrace.errors import CheckpointError, EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
 from headrace.threads import Threads
 from headrace.topology import Duration, QueryNode, Schema
 
@@ -68,7 +68,7 @@ class NodeRun:
         self.node = planned.node
         self.checkpoint = checkpoint
         self.tracker = Tracker(self.node.name, self.node.kind, topics, checkpoint.positions())
-        self._empty_batches = planned.can_fall_due or config.markers
+        self._empty_batches = planned.can_fall_due or config.markers or sink is None
         committed = checkpoint.committed_batch()
         known = checkpoint.watermark(committed) if self._empty_batches else checkpoint.watermark_after(committed)
         self.tracker.restore(known, checkpoint.progress_note())
@@ -150,7 +150,7 @@ class NodeRun:
                 if not self._empty_batches and self.tracker.last_batch != before:
                     # Spark would report it with the empty batch, and only the nodes that read this one wait for it.
                     self.tracker.watermark_is(self.checkpoint.watermark_after(self.tracker.last_batch))
-            except (Py4JError, OSError):
+            except (Py4JError, OSError, CheckpointError):
                 pass  # Spark has ended or is ending: the thread of the node reports it
         division = self._division
         activity = str(division) if division is not None and division.records else None
