@@ -92,6 +92,7 @@ def start_session(
     from pyspark.sql import SparkSession
 
     from headrace.engine.run.failures import cause_of
+    from headrace.engine.spark_private.worker_python import quick_python
 
     jars = connector_jars(pyspark.__version__, progress)
     home = home.absolute()
@@ -100,6 +101,8 @@ def start_session(
     # In local mode Spark takes the Python of tasks from the environment, not from the setting.
     os.environ["PYSPARK_PYTHON"] = wanted["spark.pyspark.python"]
     if is_local(master):
+        if wanted["spark.pyspark.python"] == sys.executable:
+            os.environ["PYSPARK_PYTHON"] = quick_python()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         (home / "spark").mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.master(master).appName(name)
