@@ -86,6 +86,9 @@ class Runner:
         cluster = self._cluster = Cluster(self.config)
         cluster_id = self.cluster_id = cluster.id()
         ensure_inputs(self.topology, cluster, self.config)
+        if not self.topology.queries:
+            self._watcher.start()  # what the app has beside its nodes needs no Spark
+            return
         going_on = [query.name for query in self.topology.queries if query.name not in restarted]
         starts = self.checkpoints.starting_offsets(going_on) | {
             name: start for name, start in restarted.items() if start
