@@ -26,7 +26,8 @@ Written by `make bench` (`python -m benchmarks.broker`, `.engine`, `.operators`,
 peer in the same run.
 
 "Kafka" is Apache Kafka with its defaults, which acknowledges before anything is on disk; "Kafka, synced" is the same
-broker with `flush.messages=1`. Headrace always syncs before it acknowledges.
+broker with `flush.messages=1`. Headrace syncs before it acknowledges, except in rows that say "neither synced": there
+it runs with `--durability os`.
 """
 ORDER = (
     *("produce-java", "produce-librdkafka", "consume-java", "consume-librdkafka", "latency", "startup", "memory"),

@@ -320,12 +320,16 @@ class Headrace(Server):
     kind = "headrace"
     _READY = re.compile(r"ready at 127\.0\.0\.1:(\d+)")
 
+    def __init__(self, home: Path, properties: Mapping[str, str] | None = None, durability: str = "fsync") -> None:
+        super().__init__(home, properties)
+        self.durability = durability
+
     def spawn(self) -> None:
         settings = [word for name, value in self.properties.items() for word in ("--set", f"{name}={value}")]
         self.out = self.home / "stdout.log"
         self._launch(
             [str(Path(sys.executable).with_name("headrace")), "broker", "--data", str(self.data),
-             "--listen", self.address, *settings],
+             "--listen", self.address, "--durability", self.durability, *settings],
             self.out,
         )  # fmt: skip
 
@@ -437,8 +441,8 @@ def round_trip(address: str, limit: float, topic: str = "round-trip") -> None:
         consumer.close()
 
 
-def broker_for_tests(home: Path, properties: Mapping[str, str] | None = None) -> Server:
+def broker_for_tests(home: Path, properties: Mapping[str, str] | None = None, durability: str = "fsync") -> Server:
     """The broker that the clients' tests run against: Headrace, or Apache Kafka to prove the tests right."""
     if os.environ.get("HEADRACE_TEST_BROKER") == "kafka":
         return ApacheKafka(home, properties, heap="512M")
-    return Headrace(home, properties)
+    return Headrace(home, properties, durability)

@@ -141,6 +141,12 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.timeout(300)
+def test_the_script_that_starts_workers_can_be_executed(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        script = archive.getinfo("headrace/engine/spark_private/worker-python")
+    assert script.external_attr >> 16 & 0o111 == 0o111
+
+
 def test_the_wheel_alone_runs_an_app_and_its_plugin(wheel: Path, tmp_path: Path) -> None:
     """In an environment of its own. What Headrace depends on is taken from here, Headrace itself from the wheel."""
     environment = tmp_path / "environment"

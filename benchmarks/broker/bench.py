@@ -21,7 +21,8 @@ from benchmarks.measure import Figures, cpu_seconds
 
 T = TypeVar("T")
 
-OURS, KAFKA, SYNCED = "Headrace", "Kafka", "Kafka, synced"
+OURS, UNSYNCED = "Headrace", "Headrace, unsynced"
+KAFKA, SYNCED = "Kafka", "Kafka, synced"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Side:
-    """A broker as one contender: Kafka stands twice, its topics with and without a sync for each batch."""
+    """A broker as one contender. Kafka is two, its topics with and without a sync for each batch."""
 
     name: str
     server: peers.Server
@@ -77,20 +78,24 @@ class Bench:
 
     # ---- brokers
 
-    def headrace(self, **properties: str) -> peers.Server:
-        return self._own(peers.broker_for_tests(self._home("headrace"), properties))
+    def headrace(self, durability: str = "fsync", **properties: str) -> peers.Server:
+        return self._own(peers.broker_for_tests(self._home("headrace"), properties, durability))
 
     def kafka(self, **properties: str) -> peers.Server:
         # Deleted topics would otherwise stay on the disk for a minute.
         return self._own(peers.ApacheKafka(self._home("kafka"), {"log.segment.delete.delay.ms": "1000", **properties}))
 
-    def sides(self, synced: bool = True) -> list[Side]:
-        """Both brokers, started."""
+    def sides(self, synced: bool = True, unsynced: bool = False) -> list[Side]:
+        """Both brokers, started; with Kafka synced as Headrace is, and with Headrace unsynced as Kafka is."""
         ours, kafka = self.headrace(), self.kafka()
-        for server in (ours, kafka):
-            server.start()
         found = [Side(OURS, ours), Side(KAFKA, kafka)]
-        return [*found, Side(SYNCED, kafka, {"flush.messages": "1"})] if synced else found
+        if synced:
+            found.append(Side(SYNCED, kafka, {"flush.messages": "1"}))
+        if unsynced:
+            found.append(Side(UNSYNCED, self.headrace(durability="os")))
+        for server in dict.fromkeys(side.server for side in found):
+            server.start()
+        return found
 
     def _home(self, name: str) -> Path:
         return self.options.folder / f"{name}-{next(self._numbers)}"

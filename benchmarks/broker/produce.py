@@ -1,4 +1,4 @@
-"""Producing: rate and CPU per record, against Kafka as it comes and against Kafka at equal durability."""
+"""Producing: rate and CPU per record beside Kafka at equal durability, both ways; what a sync costs; the disk alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from benchmarks.broker.bench import (
     KAFKA,
     OURS,
     SYNCED,
+    UNSYNCED,
     Bench,
     Measured,
     Side,
@@ -17,6 +18,7 @@ from benchmarks.broker.bench import (
     topic_name,
 )
 from benchmarks.broker.clients import producer_settings
+from benchmarks.broker.disk import synced_rate
 from benchmarks.report import Section
 
 SATURATED = 0.9  # a client thread this busy sets the rate, whatever the broker could do
@@ -52,26 +54,50 @@ def run(bench: Bench, client: str) -> Section:
         f"Produce, {'Java client' if client == 'java' else 'librdkafka'}",
         [
             "acks=all, idempotent, no compression, random payload, the client's own batch size and linger. Without a "
-            "key the client fills one batch after another; keyed records go to all partitions at once."
+            "key the client fills one batch after another; keyed records go to all partitions at once.",
+            "",
+            "Neither synced: `headrace broker --durability os` beside Kafka with its defaults. Both synced: Headrace "
+            "with its defaults beside Kafka with `flush.messages=1`. What a sync costs: Headrace with its defaults, "
+            "which syncs, beside Kafka with its defaults, which does not. The disk alone: a program that writes "
+            "as many bytes as the client can have unacknowledged, syncs the files, and repeats that.",
         ],
     )
     faster = 2.0 if client == "java" else 3.0
-    sides = bench.sides()
+    sides = bench.sides(unsynced=True)
+    compared = (
+        ("neither synced", UNSYNCED, KAFKA, 1.0),
+        ("both synced", OURS, SYNCED, faster),
+        ("what a sync costs", OURS, KAFKA, 1.0),
+    )
     for case in bench.options.pick(FULL, QUICK):
         taken = _rounds(bench, client, case, sides)
-        ours = taken[OURS]
-        rate, cost = figures(ours, lambda each: each.rate), figures(ours, lambda each: each.cpu_microseconds)
-        busy = figures(ours, lambda each: each.client_busy).median
-        remark = f", client {busy:.0%} busy" if busy >= SATURATED else ""
-        for peer, at_least in ((KAFKA, 1.0), (SYNCED, faster)):
-            theirs = figures(taken[peer], lambda each: each.rate)
+        for what, our, peer, at_least in compared:
+            ours, theirs = taken[our], taken[peer]
+            busy = figures(ours, lambda each: each.client_busy).median
             section.compare(
-                case.label, f"rate, beside {peer}", rate, theirs, at_least=at_least, unit="/s", remark=remark
+                case.label,
+                f"rate, {what}",
+                figures(ours, lambda each: each.rate),
+                figures(theirs, lambda each: each.rate),
+                at_least=at_least,
+                unit="/s",
+                remark=f", client {busy:.0%} busy" if busy >= SATURATED else "",
             )
-        for peer in (KAFKA, SYNCED):
-            theirs = figures(taken[peer], lambda each: each.cpu_microseconds)
-            measure = f"broker CPU per record, beside {peer}"
-            section.compare(case.label, measure, cost, theirs, at_most=0.6, digits=2, unit=" µs")
+            section.compare(
+                case.label,
+                f"broker CPU per record, {what}",
+                figures(ours, lambda each: each.cpu_microseconds),
+                figures(theirs, lambda each: each.cpu_microseconds),
+                at_most=0.6,
+                digits=2,
+                unit=" µs",
+            )
+        options = bench.options
+        disk = synced_rate(
+            options.folder / "disk", client, case.partitions, case.size, options.rounds, options.seconds / 2
+        )
+        rate = figures(taken[OURS], lambda each: each.rate)
+        section.compare(case.label, "rate, synced, beside the disk alone", rate, disk, unit="/s")
     return section
 
 

@@ -3,6 +3,7 @@
 from functools import partial
 
 from benchmarks.engine import latency, rates, start, views
+from benchmarks.engine.topology import memory
 from benchmarks.engine.topology import scenario as topology
 from benchmarks.scenarios import main
 
@@ -14,6 +15,7 @@ SCENARIOS = {
     "engine-start": start.run,
     "topology": topology.run,
     "topology-alone": topology.run_alone,
+    "topology-memory": memory.run,
 }
 
 if __name__ == "__main__":

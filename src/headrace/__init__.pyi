@@ -1,6 +1,7 @@
 """The public names. `__init__.py` reads them here and loads each when it is first used."""
 
 from headrace.app import App as App
+from headrace.app import Queue as Queue
 from headrace.app import Running as Running
 from headrace.clients import Consumer as Consumer
 from headrace.clients import Producer as Producer
@@ -36,6 +37,8 @@ from headrace.errors import TopologyError as TopologyError
 from headrace.errors import Unreachable as Unreachable
 from headrace.errors import ViewChanged as ViewChanged
 from headrace.errors import ViewFenced as ViewFenced
+from headrace.queues import Message as Message
+from headrace.queues import QueueSender as QueueSender
 from headrace.topology import collect as collect
 from headrace.topology import corrected_time as corrected_time
 from headrace.topology import count as count

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
@@ -13,16 +14,19 @@ from headrace.errors import InputError
 from headrace.topology import Feed, Schema, Topology
 from headrace.topology.app import Function
 from headrace.topology.declaring import KeyLike
+from headrace.topology.duration import DurationLike
+from headrace.topology.queues import Backoff
 from headrace.topology.schema import SchemaLike
 
 if TYPE_CHECKING:
     from headrace.clients import Consumer, Producer, Receipt, Record
     from headrace.engine.run.progress import NodeProgress
     from headrace.engine.run.runner import Runner
+    from headrace.queues import QueueSender
     from headrace.supervised import ProcessStatus, Supervised
     from headrace.tables import ViewReader
 
-__all__ = ["App", "Running", "View"]
+__all__ = ["App", "Queue", "Running", "View"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,6 +83,45 @@ class View(topology.View):
         return ViewReader(_postgres_dsn(postgres), self.app_name, self.name, self.key)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Queue(topology.Queue):
+    """A topic whose messages are jobs for workers; send them with these methods."""
+
+    def send(
+        self,
+        row: Any,
+        *,
+        delay: DurationLike | None = None,
+        at: datetime | None = None,
+        every: DurationLike | None = None,
+        id: str | None = None,
+        headers: Mapping[str, bytes | str | None] | None = None,
+        kafka: str | None = None,
+    ) -> str:
+        """Send a message and wait until it is on disk. Returns its id.
+
+        `delay` counts elapsed time, `at` follows the wall clock. With `every` the message is sent again and again, the
+        first time after that time, or after `delay`, or `at` its time. A delayed message with the `id` of one that is
+        pending replaces it. To send many messages, use `sender`.
+        """
+        from headrace.queues import shared_sender
+
+        sender = shared_sender(self, _kafka_config(kafka))
+        return sender.send(row, delay=delay, at=at, every=every, id=id, headers=headers).result()
+
+    def cancel(self, id: str, *, kafka: str | None = None) -> None:
+        """Cancel a delayed or periodic message. One that was handed over, or does not exist, is no error."""
+        from headrace.queues import shared_sender
+
+        shared_sender(self, _kafka_config(kafka)).cancel(id).result()
+
+    def sender(self, *, kafka: str | None = None) -> "QueueSender":
+        """A sender of many messages, which does not wait for each: `with jobs.sender() as sender:`."""
+        from headrace.queues import QueueSender
+
+        return QueueSender(self, _kafka_config(kafka))
+
+
 class Running:
     """An app that runs in this process: its services and settings, and what its nodes do."""
 
@@ -130,8 +173,21 @@ class App(topology.App):
     """
 
     view_type: ClassVar[type[topology.View]] = View
+    queue_type: ClassVar[type[topology.Queue]] = Queue
 
     if TYPE_CHECKING:
+
+        def queue(
+            self,
+            name: str,
+            schema: SchemaLike,
+            *,
+            key: KeyLike = None,
+            retries: int = 5,
+            backoff: str | DurationLike | Backoff = "1s..1m",
+            dead: str | None = None,
+            topic: str | None = None,
+        ) -> Queue: ...
 
         @overload
         def view(self, function: Function, /) -> View: ...
@@ -230,10 +286,14 @@ class App(topology.App):
         return read_to_end(self, topic, _kafka_settings(kafka), schema, on_rejected)
 
 
-def _kafka_settings(kafka: str | None) -> dict[str, Any]:
+def _kafka_config(kafka: str | None) -> RunConfig:
     from headrace.services import with_kafka
 
-    config = with_kafka(RunConfig.load({"kafka": kafka}), "kafka=")
+    return with_kafka(RunConfig.load({"kafka": kafka}), "kafka=")
+
+
+def _kafka_settings(kafka: str | None) -> dict[str, Any]:
+    config = _kafka_config(kafka)
     check_reachable(config.kafka_address, RESTART_SECONDS, "kafka=", config.security_protocol)
     return config.client_settings()
 

@@ -77,6 +77,32 @@ async def test_nothing_is_seen_before_it_is_synced(node: Node) -> None:
 
 
 @on_node()
+async def test_what_left_the_page_cache_is_brought_in_once_and_is_the_same(node: Node) -> None:
+    topic = await node.topics.create("t", 1, {})
+    partition = topic.partitions[0]
+    values = [os.urandom(100_000) for _ in range(40)]
+    for value in values:
+        append(partition, value)
+    await partition.synced()
+    (path,) = partition.folder.glob("*.log")
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    found: list[bytes] = []
+    waits = 0
+    while len(found) < len(values):
+        try:
+            piece = reading.read(partition, len(found), partition.high_watermark, 3_000_000, True)
+        except NotReady as missing:
+            waits += 1
+            assert waits <= 2, "each of the two reads waits for the disk once"
+            await missing.prepare()
+        else:
+            assert piece is not None
+            found += [value for batch in decode(bytes_of(piece)) for value in batch.values]
+    assert found == values
+
+
+@on_node()
 async def test_segments_roll_by_size_and_age_and_are_read_across(node: Node) -> None:
     topic = await node.topics.create("t", 1, {"segment.bytes": "2000", "segment.ms": "60000"})
     partition = topic.partitions[0]

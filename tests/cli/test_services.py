@@ -15,19 +15,21 @@ def test_up_status_and_down(headrace_alone: Headrace) -> None:
     assert not (headrace_alone.folder / ".headrace").exists()
     try:
         first = headrace_alone.ok("up")
-        kafka, postgres = (line.split(maxsplit=1)[1] for line in first.splitlines())
+        kafka, postgres, delays = (line.split(maxsplit=1)[1] for line in first.splitlines())
+        assert delays == "up"
         assert "kept" in headrace_alone.ok("topics", "create", "kept", "--kafka", kafka)
         with psycopg.connect(postgres) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
         assert headrace_alone.ok("up") == first
-        broker, database = json.loads(headrace_alone.ok("status", "--json"))
+        broker, database, service = json.loads(headrace_alone.ok("status", "--json"))
+        assert (service["service"], service["running"]) == ("delays", True)
         assert (broker["service"], broker["address"], broker["running"]) == ("broker", kafka, True)
         assert (database["service"], database["address"], database["running"]) == ("postgres", postgres, True)
         assert "up " in headrace_alone.ok("status")
         assert ".headrace" in headrace_alone.ok("status")
     finally:
-        assert headrace_alone.ok("down") == "stopped broker and postgres\n"
-    assert [one["pid"] for one in json.loads(headrace_alone.ok("status", "--json"))] == [None, None]
+        assert headrace_alone.ok("down") == "stopped broker, postgres, delays\n"
+    assert [one["pid"] for one in json.loads(headrace_alone.ok("status", "--json"))] == [None, None, None]
     assert headrace_alone.ok("down") == "nothing was running\n"
 
 

@@ -2,6 +2,7 @@
 
 import http.server
 import re
+import resource
 import socketserver
 import subprocess
 import sys
@@ -23,6 +24,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+FRAUD = Path(__file__).parents[2] / "benchmarks" / "engine" / "topology" / "fraud.py"
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 
 
@@ -41,6 +43,18 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     if len(words) == 2 or command in ("produce", "consume", "doctor"):
         assert "--kafka " in text
         assert "HEADRACE_KAFKA" in text
+
+
+@pytest.mark.parametrize("words", [["--help"], ["check", str(FRAUD)]], ids=["help", "check"])
+def test_what_needs_no_spark_takes_less_than_half_a_second(words: list[str]) -> None:
+    def seconds_of_cpu() -> float:
+        """A machine that does other work makes a command wait; it does not make it compute more."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "headrace", *words], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(seconds_of_cpu() for _ in range(3)) < 0.5
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ("topics", "groups")])

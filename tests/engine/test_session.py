@@ -32,6 +32,23 @@ def test_python_workers_are_the_python_that_runs(spark: SparkSession) -> None:
     assert [Path(path).resolve() for path in found] == [Path(sys.executable).resolve()]
 
 
+def test_python_workers_import_the_pyspark_that_is_compiled(spark: SparkSession) -> None:
+    import pyspark
+
+    found = spark.sparkContext.parallelize([0]).map(lambda _: __import__("pyspark").__file__).collect()
+    assert found == [pyspark.__file__], "a zip of sources is compiled again by every process"
+
+
+def test_a_python_that_would_not_find_pyspark_is_started_as_spark_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    import site
+
+    from headrace.engine.spark_private import worker_python
+
+    assert Path(worker_python.quick_python()) == worker_python.SCRIPT
+    monkeypatch.setattr(site, "getsitepackages", lambda: ["/elsewhere"])
+    assert worker_python.quick_python() == sys.executable
+
+
 def test_what_workers_print_goes_to_the_log(
     spark: SparkSession, headrace_environment: Environment, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +38,7 @@ from headrace.engine.spark_private.checkpoint_files import (
     lists_files_of,
     new_metadata,
 )
+from headrace.engine.spark_private.local_files import LOCAL_FILE_SYSTEM, set_permissions_without_a_process
 from headrace.engine.spark_private.plans import (
     WATERMARK_DELAY,
     ClassicDataFrame,
@@ -330,6 +332,8 @@ def test_the_offsets_and_commits_of_a_checkpoint(ran: Ran) -> None:
     ran.files.check()
     assert ran.files.watermark(0) is None
     assert ran.files.watermark(last) == datetime(2026, 1, 1, 0, 9, tzinfo=UTC)
+    assert ran.files.watermark_after(0) == ran.files.watermark(1)
+    assert ran.files.watermark_after(last) == datetime(2026, 1, 1, 0, 9, tzinfo=UTC)
 
 
 def sources(ran: Ran, batch: int) -> tuple[SourceOffsets, SourceOffsets]:
@@ -411,6 +415,35 @@ def test_the_active_spark_context_in_another_thread(spark: SparkSession) -> None
     asking.start()
     asking.join(30)
     assert found == [True]
+
+
+def test_the_cache_of_file_systems_and_the_permissions_of_local_files(spark: SparkSession, tmp_path: Path) -> None:
+    set_permissions_without_a_process(spark)  # a second call changes nothing
+    jvm: Any = spark._jvm
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(
+        jvm.java.net.URI.create("file:///"), spark.sparkContext._jsc.hadoopConfiguration()
+    )
+    assert files.getClass().getName() == LOCAL_FILE_SYSTEM
+    path = jvm.org.apache.hadoop.fs.Path(str(tmp_path / "file"))
+    stream = files.create(path, True)
+    stream.write(bytearray(b"text"))
+    stream.close()
+    files.setPermission(path, jvm.org.apache.hadoop.fs.permission.FsPermission("640"))
+    assert (tmp_path / "file").read_bytes() == b"text"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / ".file.crc").exists()
+
+
+def test_the_daemon_of_workers_collects_through_its_module_gc(spark: SparkSession) -> None:
+    def frozen(_: int) -> int:
+        import gc
+
+        return gc.get_freeze_count()
+
+    assert spark.sparkContext.getConf().get("spark.python.daemon.module") == process.WORKER_DAEMON
+    deadline = time.monotonic() + 30
+    while min(spark.sparkContext.parallelize([0, 1], 2).map(frozen).collect()) == 0:
+        assert time.monotonic() < deadline, "a worker that has run a task has frozen nothing"
 
 
 def test_py4j_raises_its_error_for_what_java_does_not_have(spark: SparkSession) -> None:

@@ -20,6 +20,7 @@ ROWS = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("n", p
 class Counting:
     names: tuple[str, ...] = (RESULTS,)
     version: int = 1
+    waits: bool = True
 
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:

@@ -143,6 +143,7 @@ def assert_agrees(operator: Operator, reference: Reference, cuts: Iterable[tuple
         results = output.tables[RESULTS].to_pylist() if RESULTS in output.tables else []
         late = output.tables[LATE].to_pylist() if LATE in output.tables else []
         assert canonical(results) == canonical(expected.results)
+        assert rows or operator.waits or not results, "rows came out although it does not wait"
         assert run.late - late_before == len(expected.late)
         if LATE in operator.outputs:
             assert canonical(late) == canonical(expected.late)

@@ -52,7 +52,7 @@ def wait_until(condition: object, seconds: float = 30) -> None:
 
 
 def test_up_twice_status_down_twice(services: Services) -> None:
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
     assert services.addresses() == Addresses(None, None)
     first = services.up()
     assert first.kafka is not None
@@ -67,9 +67,9 @@ def test_up_twice_status_down_twice(services: Services) -> None:
         assert status.log.exists()
         assert status.started_at is not None
         assert abs(status.started_at - time.time()) < 120
-    assert services.down() == ["broker", "postgres"]
+    assert services.down() == ["broker", "postgres", "delays"]
     assert services.down() == []
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
     assert services.up() == first
     services.down()
 
@@ -79,34 +79,34 @@ def test_what_a_run_started_ends_with_it_and_starts_only_what_it_needs(services:
         assert addresses.kafka is not None
         assert addresses.postgres is None
         assert answers(addresses.kafka)
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_what_a_run_started_ends_with_it_when_it_fails(services: Services) -> None:
     with pytest.raises(ZeroDivisionError), services.used(kafka=True, postgres=False):
         raise ZeroDivisionError
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_a_start_that_fails_half_way_leaves_nothing_running(services: Services) -> None:
     (services.home.path / "postgres").write_text("in the way")
     with pytest.raises(TableError), services.used(kafka=True, postgres=True):
         pass
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_up_that_fails_half_way_stops_what_it_started_and_nothing_else(services: Services) -> None:
     (services.home.path / "postgres").write_text("in the way")
     with pytest.raises(TableError):
         services.up()
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
     with services.used(kafka=True, postgres=False):
         before = pids(services)
         assert before["broker"] is not None
         with pytest.raises(TableError):
             services.up()
         assert pids(services) == before
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_what_is_up_stays_up_when_a_run_ends(services: Services) -> None:
@@ -124,9 +124,10 @@ def test_the_last_of_two_runs_stops_them(services: Services) -> None:
     with services.used(kafka=True, postgres=False):
         with services.used(kafka=True, postgres=True):
             both = pids(services)
-            assert None not in both.values()
+            assert both["broker"] is not None
+            assert both["postgres"] is not None
         assert pids(services) == both
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_services_of_a_run_that_was_killed_are_taken_over(services: Services) -> None:
@@ -145,7 +146,7 @@ def test_services_of_a_run_that_was_killed_are_taken_over(services: Services) ->
     assert before["broker"] is not None
     with services.used(kafka=True, postgres=False):
         assert pids(services) == before
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_a_broker_that_nobody_noted_is_found_and_replaced(services: Services) -> None:
@@ -165,7 +166,8 @@ def test_a_service_that_dies_is_started_again_at_its_address(services: Services)
     told: list[str] = []
     with services.used(kafka=True, postgres=True, notice=told.append) as addresses:
         before = pids(services)
-        for pid in before.values():
+        for name in ("broker", "postgres"):
+            pid = before[name]
             assert pid is not None
             psutil.Process(pid).kill()
         wait_until(lambda: len(told) >= 2)
@@ -174,10 +176,10 @@ def test_a_service_that_dies_is_started_again_at_its_address(services: Services)
             "the embedded broker died and was restarted",
             "the embedded postgres died and was restarted",
         }
-        assert not set(before.values()) & set(pids(services).values())
+        assert not {before["broker"], before["postgres"]} & set(pids(services).values())
         assert addresses.kafka is not None
         assert answers(addresses.kafka)
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_an_address_that_is_taken_meanwhile_is_given_up(services: Services) -> None:
@@ -217,7 +219,7 @@ def test_a_broker_that_cannot_start_says_why(services: Services) -> None:
     (services.home.path / "broker").write_text("in the way")
     with pytest.raises(ServiceError, match=r"the broker did not start: .*cannot be used.*; see .*broker\.log"):
         services.up()
-    assert pids(services) == {"broker": None, "postgres": None}
+    assert pids(services) == {"broker": None, "postgres": None, "delays": None}
 
 
 def test_a_home_that_cannot_be_made_says_so(tmp_path: Path) -> None:

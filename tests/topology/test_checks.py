@@ -81,8 +81,8 @@ TOPIC_PROBLEMS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no event time": ({"lateness": "1 minute"}, "lateness needs an event time"),
     "bad lateness": (
-        {"event_time": "at", "lateness": "1 min"},
-        "lateness: the duration '1 min' has an unknown unit 'min'",
+        {"event_time": "at", "lateness": "1 minuet"},
+        "lateness: the duration '1 minuet' has an unknown unit 'minuet'",
     ),
     "bad ahead": ({"ahead": "soon"}, "ahead: 'soon' is not a duration"),
     "record columns": (

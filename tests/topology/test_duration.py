@@ -20,6 +20,9 @@ microseconds = st.integers(0, LONGEST)
         ("2 weeks", timedelta(days=14)),
         ("10 milliseconds 7 microseconds", timedelta(microseconds=10_007)),
         ("0 seconds", timedelta()),
+        ("30s", timedelta(seconds=30)),
+        ("1h 5min", timedelta(hours=1, minutes=5)),
+        ("1m 250ms", timedelta(minutes=1, milliseconds=250)),
     ],
 )
 def test_words_are_read(text: str, expected: timedelta) -> None:
@@ -36,7 +39,6 @@ def test_words_are_read(text: str, expected: timedelta) -> None:
         ("-5 minutes", "not a duration"),
         ("1.5 seconds", "not a duration"),
         ("5 minutes and", "not a duration"),
-        ("5 min", "did you mean 'minutes'?"),
         ("5 secnds", "did you mean 'seconds'?"),
         ("5 fortnights", "unknown unit 'fortnights'"),
         ("1 month", "no fixed length"),

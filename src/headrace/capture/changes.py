@@ -238,8 +238,13 @@ class Changes:
             return None
         kinds = self._catalog.kinds
         types = {column.name: kinds.of(column.type, column.modifier).spark.ddl for column in relation.columns}
-        before, self._known[str(task.table)] = self._known.get(str(task.table)), types
-        self._check_declared(task, before or types, types)
+        name = str(task.table)
+        before = self._known.get(name) or self.position.get("types", {}).get(name)
+        if self._skipped != ALL:
+            self._check_declared(task, before or types, types)
+            # Kept with the position: a retyped column is refused after a restart too.
+            self.position["types"] = {**self.position.get("types", {}), name: types}
+        before, self._known[name] = self._known.get(name), types
         if before is not None and before != types:
             self._remark(_difference(task, before, types))
         return RowWriter(task, relation.columns, self._keys[str(task.table)], kinds)

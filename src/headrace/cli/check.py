@@ -42,7 +42,7 @@ def run(
         return 0
     if planned:
         print_table(["node", "columns"], list(planned.items()))
-    queries = len(topology.queries)
+    queries = len(topology.queries) + len(topology.workers)
     nodes = f"{queries} {'node' if queries == 1 else 'nodes'}"
     if plan:
         print(f"{topology.app_name}: no problems found in the declarations and functions of {nodes}")

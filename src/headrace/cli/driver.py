@@ -171,7 +171,8 @@ def _stopping_after(seconds: float | None, stop: Callable[[], None]) -> Iterator
 def _where_to_look(topology: "Topology", config: "RunConfig") -> Iterator[str]:
     from headrace.engine import written_topics
 
-    yield f"{topology.app_name} runs: {', '.join(query.name for query in topology.queries)}; Ctrl-C stops it"
+    names = [node.name for node in (*topology.queries, *topology.workers)]
+    yield f"{topology.app_name} runs: {', '.join(names)}; Ctrl-C stops it"
     topics = list(dict.fromkeys(topic for query in topology.queries for topic in written_topics(topology, query)))
     if topics:
         yield f"  topics: headrace consume {topics[0]} --from beginning --kafka {config.kafka_address}"

@@ -42,9 +42,9 @@ def describe(
 ) -> None:
     """Show a group's members, their partitions and their lag."""
     cluster = connect(kafka, kafka_set)
-    from headrace.config import describe_group
+    from headrace.config import describe_group, describe_share_group
 
-    group = describe_group(cluster, name)
+    group = describe_share_group(cluster, name) or describe_group(cluster, name)
     members = [
         asdict(member) | {"partitions": [f"{topic}[{index}]" for topic, index in member.partitions]}
         for member in group.members

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from headrace import Error, TopologyError, __version__
-from headrace.cli import broker, capture, check, consume, doctor, graph, groups, produce, services, topics
+from headrace.cli import (
+    broker,
+    capture,
+    check,
+    consume,
+    delays,
+    doctor,
+    graph,
+    groups,
+    produce,
+    queues,
+    services,
+    topics,
+    work,
+)
 from headrace.cli import run as run_app
 
 INTERRUPTED = 130
@@ -22,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(run_app.run)
+app.command("work")(work.run)
 app.command("check")(check.run)
 app.command("graph")(graph.run)
 app.command("up")(services.up)
@@ -33,6 +48,8 @@ app.add_typer(topics.app, name="topics")
 app.command("produce")(produce.run)
 app.command("consume")(consume.run)
 app.add_typer(groups.app, name="groups")
+app.add_typer(queues.app, name="queues")
+app.command("delays")(delays.run)
 app.command("doctor")(doctor.run)
 
 

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def up(home: HomeFolder = None, config: ConfigFile = None) -> None:
-    """Start the embedded broker and PostgreSQL. They run until `headrace down`."""
+    """Start the embedded broker, PostgreSQL and the delay service. They run until `headrace down`."""
     services = _services(home, config)
     services.up()
     for status in services.status():
-        print(f"{status.name:<9} {status.address}")
+        print(f"{status.name:<9} {status.address or 'up'}")
 
 
 def down(home: HomeFolder = None, config: ConfigFile = None) -> None:
-    """Stop the embedded broker and PostgreSQL. Their data is kept."""
+    """Stop the embedded broker, PostgreSQL and the delay service. Their data is kept."""
     stopped = _services(home, config).down()
-    print(f"stopped {' and '.join(stopped)}" if stopped else "nothing was running")
+    print(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
 
 def status(home: HomeFolder = None, config: ConfigFile = None, json: Json = False) -> None:

@@ -1,7 +1,7 @@
 """A producer of typed rows: validated by a topic's schema, keyed by its key, acknowledged by receipts."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
@@ -112,6 +112,17 @@ class Producer:
         """Send bytes without checking them against the schema, as a producer of another system might."""
         return self._produce(self._topic(topic).topic_name, value, key, headers, timestamp, partition)
 
+    def send_to(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | str | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+    ) -> "Future[Receipt]":
+        """Send bytes to a topic that is not the app's own, by its name. A header may be repeated."""
+        return self._produce(topic, value, key, headers, None, None)
+
     def flush(self) -> None:
         """Wait until all records are acknowledged. Raises KafkaError if any was not."""
         while self._client.flush(POLL_SECONDS):
@@ -154,7 +165,7 @@ class Producer:
         topic: str,
         value: bytes | None,
         key: bytes | str | None,
-        headers: Headers | None,
+        headers: Headers | Sequence[tuple[str, bytes | None]] | None,
         timestamp: datetime | None,
         partition: int | None,
     ) -> "Future[Receipt]":
@@ -162,6 +173,7 @@ class Producer:
             raise InputError("the producer is closed", next_step="send inside the `with` block")
         future: Future[Receipt] = Future()
         future.set_running_or_notify_cancel()  # what is on its way cannot be called back
+        pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
         extra: dict[str, Any] = {}
         if timestamp is not None:
             extra["timestamp"] = _milliseconds(timestamp)
@@ -173,7 +185,7 @@ class Producer:
                     topic,
                     value,
                     key,
-                    headers=None if headers is None else list(headers.items()),
+                    headers=[*pairs] or None,
                     on_delivery=partial(self._delivered, future, topic),
                     **extra,
                 )

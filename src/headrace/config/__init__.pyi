@@ -11,6 +11,7 @@ from headrace.config.groups import check_deletable as check_deletable
 from headrace.config.groups import check_unused as check_unused
 from headrace.config.groups import delete_groups as delete_groups
 from headrace.config.groups import describe_group as describe_group
+from headrace.config.groups import describe_share_group as describe_share_group
 from headrace.config.groups import group_names_by_topic as group_names_by_topic
 from headrace.config.groups import list_groups as list_groups
 from headrace.config.groups import make_moves as make_moves

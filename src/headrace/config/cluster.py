@@ -44,7 +44,7 @@ class Cluster:
         rejects its settings; `on_lost` is called once when the cluster stops answering.
         """
         self.address = config.kafka_address
-        self._config = config
+        self.config = config
         self._is_guess = is_guess
         self._next_step = next_step
         self._on_lost = on_lost
@@ -62,7 +62,7 @@ class Cluster:
     def check_reachable(self) -> None:
         """Fail at once, with the reason, where librdkafka would retry silently until its time is up."""
         try:
-            check_reachable(self.address, security_protocol=self._config.security_protocol)
+            check_reachable(self.address, security_protocol=self.config.security_protocol)
         except Unreachable as error:
             if not self._is_guess:
                 raise
@@ -217,7 +217,7 @@ class Cluster:
     def _client(self, kind: Callable[[dict[str, Any]], T], settings: Mapping[str, Any]) -> T:
         own: dict[str, Any] = {} if self._on_lost is None else {"error_cb": self._lost_once(self._on_lost)}
         try:
-            return kind({**own, **settings, **self._config.client_settings()})
+            return kind({**own, **settings, **self.config.client_settings()})
         except KafkaException as error:
             raise refused_settings(error, self._next_step) from error
 

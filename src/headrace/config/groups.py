@@ -11,6 +11,7 @@ from headrace.config.cluster import REQUEST_SECONDS, Cluster, Partitions
 from headrace.config.kafka_errors import LIST_GROUPS, STOP_MEMBERS
 from headrace.config.outcomes import Outcome, outcomes
 from headrace.config.positions import TopicPosition
+from headrace.config.share_groups import share_group_states, share_positions
 from headrace.errors import GroupInUse, GroupNotFound, InputError
 
 __all__ = [
@@ -23,11 +24,15 @@ __all__ = [
     "check_unused",
     "delete_groups",
     "describe_group",
+    "describe_share_group",
     "group_names_by_topic",
     "list_groups",
     "make_moves",
     "plan_moves",
 ]
+
+
+SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,26 @@ class OffsetMove:
 def list_groups(cluster: Cluster) -> list[GroupSummary]:
     listing = cluster.result(cluster.admin.list_consumer_groups(request_timeout=REQUEST_SECONDS), "list groups")
     found = [GroupSummary(group.group_id, _word(group.state), _word(group.type)) for group in listing.valid]
+    found += [GroupSummary(name, state, SHARE) for name, state in _share_groups(cluster).items()]
     return sorted(found, key=lambda group: group.group)
+
+
+def _share_groups(cluster: Cluster) -> dict[str, str]:
+    brokers = cluster.admin.list_topics(timeout=REQUEST_SECONDS).brokers.values()
+    return share_group_states(cluster.config, [(str(broker.host), int(broker.port)) for broker in brokers])
+
+
+def describe_share_group(cluster: Cluster, name: str) -> GroupDetails | None:
+    """A share group: where each partition's first record is that is not done. None if there is no such group."""
+    state = _share_groups(cluster).get(name)
+    if state is None:
+        return None
+    positions = share_positions(cluster.config, name) or {}
+    ends = cluster.offsets(sorted(positions), OffsetSpec.latest())
+    partitions = tuple(
+        GroupPartition(*place, found.start, ends[place], None) for place, found in sorted(positions.items())
+    )
+    return GroupDetails(name, state, None, (), partitions)
 
 
 def describe_group(cluster: Cluster, name: str) -> GroupDetails:
@@ -173,7 +197,7 @@ def delete_groups(cluster: Cluster, names: Sequence[str]) -> list[Outcome]:
 def group_names_by_topic(cluster: Cluster, topics: Sequence[str]) -> dict[str, list[str]]:
     """By topic: the groups with a member that reads it now."""
     found: dict[str, list[str]] = {topic: [] for topic in topics}
-    names = [group.group for group in list_groups(cluster)]
+    names = [group.group for group in list_groups(cluster) if group.type != SHARE]
     if not names:
         return found
     for name, future in cluster.admin.describe_consumer_groups(names, request_timeout=REQUEST_SECONDS).items():

@@ -1,17 +1,18 @@
 """Writes records from the driver: a batch in one transaction, or without one."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
 
 from headrace.config.kafka_errors import explained
 from headrace.config.run import RunConfig
 from headrace.errors import NotDelivered
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # it takes tens of MB, and only those who send rows in columns need it
 
 __all__ = ["RecordProducer", "TransactionalProducer"]
 
@@ -40,7 +41,7 @@ class RecordProducer:
         self._failed: list[Any] = []
         self._producer = Producer({**given, "on_delivery": self._on_delivery})
 
-    def send(self, rows: Iterable[pa.RecordBatch]) -> int:
+    def send(self, rows: "Iterable[pa.RecordBatch]") -> int:
         """Send the rows, in order; waits while the producer's queue is full. Returns the number of rows."""
         sent = 0
         for slice_ in rows:
@@ -56,9 +57,10 @@ class RecordProducer:
         value: bytes | str | None,
         timestamp: int = 0,
         partition: int = ANY_PARTITION,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> None:
         """Text is sent as UTF-8. The timestamp is in milliseconds; 0 is the producer's own clock."""
-        self._produce(topic, value, key, None, timestamp, partition)
+        self._produce(topic, value, key, headers, timestamp, partition)
 
     def send_records(self, records: Iterable[tuple[str, Any, Any, int, int]]) -> None:
         """The same for many: topic, key, value, timestamp and partition of each."""
@@ -114,9 +116,10 @@ class RecordProducer:
 class TransactionalProducer(RecordProducer):
     """The only writer of its id: creating it aborts an open transaction of an earlier writer, and fences it."""
 
-    def __init__(self, config: RunConfig, transactional_id: str) -> None:
+    def __init__(self, config: RunConfig, transactional_id: str, **settings: Any) -> None:
         milliseconds = config.transaction_timeout.microseconds // 1000
-        super().__init__(config, **{"transactional.id": transactional_id, "transaction.timeout.ms": milliseconds})
+        own = {"transactional.id": transactional_id, "transaction.timeout.ms": milliseconds}
+        super().__init__(config, **own, **settings)
         self._id = transactional_id
         with self._asked_to("begin as"):
             self._producer.init_transactions(self._limit)
@@ -157,7 +160,7 @@ class TransactionalProducer(RecordProducer):
             raise explained(error.args[0], f"{what} the writer {self._id!r} at {self._address}") from error
 
 
-def _records(rows: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, bytes | None, Any, int]]:
+def _records(rows: "pa.RecordBatch") -> Iterator[tuple[str, bytes | None, bytes | None, Any, int]]:
     return zip(
         rows.column("topic").to_pylist(),
         rows.column("key").to_pylist(),
@@ -168,7 +171,7 @@ def _records(rows: pa.RecordBatch) -> Iterator[tuple[str, bytes | None, bytes | 
     )
 
 
-def _headers(column: pa.Array) -> list[Any]:
+def _headers(column: "pa.Array") -> list[Any]:
     if column.null_count == len(column):
         return [None] * len(column)
     return [
@@ -177,8 +180,11 @@ def _headers(column: pa.Array) -> list[Any]:
     ]
 
 
-def _timestamps(column: pa.Array) -> list[int]:
+def _timestamps(column: "pa.Array") -> list[int]:
     """In milliseconds; 0 is the producer's own clock."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if column.null_count == len(column):
         return [0] * len(column)
     milliseconds = pc.divide(column.cast(pa.int64()), 1000)

@@ -66,6 +66,10 @@ class Applying:
         return self.window.version
 
     @property
+    def waits(self) -> bool:
+        return self.window.waits
+
+    @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         return self.window.inputs
 

@@ -40,6 +40,10 @@ class Dedup:
         return 1
 
     @property
+    def waits(self) -> bool:
+        return False
+
+    @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         return {RESULTS: self.input}
 

@@ -57,6 +57,10 @@ class Enrich:
         return 1
 
     @property
+    def waits(self) -> bool:
+        return self.wait_us > 0
+
+    @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         return {STREAM: self.stream, TABLE: self.table}
 

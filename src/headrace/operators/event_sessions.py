@@ -44,6 +44,10 @@ class EventSessions(Windowing):
     """How finely rows are cut that are held: a matter of speed alone."""
 
     @property
+    def waits(self) -> bool:
+        return True  # a row is taken when the watermark is behind it, whatever is emitted
+
+    @property
     def carried(self) -> pa.Schema:
         return pa.schema([column for column in self.input if column.name not in (OPENS, CLOSES)])
 

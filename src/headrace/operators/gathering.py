@@ -47,6 +47,10 @@ class Gather:
         return 1
 
     @property
+    def waits(self) -> bool:
+        return True
+
+    @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         return dict(self.parts)
 

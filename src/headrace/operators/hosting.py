@@ -1,10 +1,15 @@
 """An operator inside Spark: `transformWithState` by bucket, one step for each bucket and batch.
 
-Spark sees a handful of rows per batch, each a blob (see `packing`). A bucket has one timer, by which it takes its
-step whenever the watermark has moved, even if no row comes: what falls due comes out, what is no longer needed goes,
-and what is late is judged by the same watermark in all buckets, whether they have had rows or not: that of the batch
-before, as in Spark's own operators. Beside its chunks a bucket has a note of what it acted on last and with what it was
-made: a state that was made with another number of buckets or in another layout is refused.
+Spark sees a handful of rows per batch, each a blob (see `packing`). What is late is judged by the same watermark in all
+buckets, whether they have had rows or not.
+
+An operator that waits for the watermark takes its step in all buckets whenever the watermark has moved, even if no row
+comes: a bucket has one timer for that. What falls due comes out, and what is no longer needed goes. Rows are late by
+the watermark of the batch before, as in Spark's own operators. Any other operator takes a step only in buckets that
+have rows, late by the watermark of their own batch: a bucket need not know what the others have seen.
+
+Beside its chunks a bucket has a note of what it acted on last and with what it was made: a state that was made with
+another number of buckets or in another layout is refused.
 """
 
 import hashlib
@@ -36,11 +41,13 @@ from headrace.operators.packing import (
 )
 from headrace.operators.spark_private import arrow_schema, spark_schema
 
-__all__ = ["METRIC", "Hosted", "arrow_schema", "buckets_of", "hosted", "spark_schema"]
+__all__ = ["METRIC", "WAITING", "Hosted", "arrow_schema", "buckets_of", "hosted", "number_of_metric", "spark_schema"]
 
 METRIC = "headrace operator"
 """What the observed metrics of operators begin with. `late`, `unmatched` and `early` count rows; `hint` is what to say
 of those that are early; `state` has the rows and bytes of the buckets that a batch touched."""
+WAITING = ", waiting"
+"""How the name of such a metric ends if the operator may write rows because the watermark has moved."""
 OUT_DDL = "bucket INT, output STRING, late BIGINT, state_rows BIGINT, state_bytes BIGINT, rows BINARY"
 """The fingerprint of a checkpoint has these names: with others, all state of before would be refused."""
 UNMATCHED, EARLY = -1, -2
@@ -104,14 +111,14 @@ def hosted(
         place = F.pmod(F.xxhash64(*keys[name]), F.lit(buckets)) if keys[name] else F.lit(0)
         columns = [F.col(f"`{column.replace('`', '``')}`") for column in schema.names]
         rows = inputs[name].select(F.get(number_of, place.cast("int")).alias(BUCKET_BESIDE), *columns)
-        packs.append(rows.mapInArrow(packer(name, schema, numbers), PACKED_DDL))
+        packs.append(rows.mapInArrow(packer(name, schema, numbers if operator.waits else ()), PACKED_DDL))
     united = packs[0]
     for pack in packs[1:]:
         united = united.unionByName(pack)
     stepped = united.groupBy(BUCKET).transformWithState(
         statefulProcessor=_Host(operator, buckets), outputStructType=OUT_DDL, outputMode="append", timeMode="EventTime"
     )
-    metric = f"{METRIC} {next(_numbers)}"
+    metric = f"{METRIC} {next(_numbers)}{WAITING if operator.waits else ''}"
     state = F.struct(BUCKET, "state_rows", "state_bytes")
     observed = stepped.observe(
         metric,
@@ -122,6 +129,11 @@ def hosted(
         F.collect_list(F.when(F.col("state_rows").isNotNull(), state)).alias("state"),
     )
     return Hosted(operator, observed, metric)
+
+
+def number_of_metric(name: str) -> int:
+    """The place of an operator among those of its query, of which the later ones have higher numbers."""
+    return int(name.removeprefix(METRIC).removesuffix(WAITING))
 
 
 def buckets_of(session: SparkSession) -> int:
@@ -159,6 +171,8 @@ class _Host(StatefulProcessor):
         return self._step(int(key[0]), tables, timerValues.getCurrentWatermarkInMs())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        if not self._operator.waits:
+            return iter(())  # a timer of an earlier version, which set one in every bucket
         return self._step(int(key[0]), {}, timerValues.getCurrentWatermarkInMs())
 
     def close(self) -> None:
@@ -178,9 +192,12 @@ class _Host(StatefulProcessor):
             # All buckets are woken in the first batch. One that was not (its checkpoint is older than that rule) has
             # to judge by a watermark as well: what is late must not depend on the bucket.
             fired, timer, sizes = watermark, None, "{}"
+        if not self._operator.waits:
+            fired = watermark
         chunks = _StateChunks(self._chunks, json.loads(sizes))
         output = self._operator.step(chunks, Step(tables, watermark, fired))
-        timer = self._moved(timer, watermark_ms)
+        if self._operator.waits:
+            timer = self._moved(timer, watermark_ms)
         noted = json.dumps(chunks.sizes, separators=(",", ":"))
         self._meta.update((watermark, timer, self._buckets, self._operator.version, self._made, noted))
         blobs = [

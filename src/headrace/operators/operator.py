@@ -51,6 +51,11 @@ class Operator(Protocol):
         ...
 
     @property
+    def waits(self) -> bool:
+        """Whether it holds rows back until the watermark has passed them. Otherwise a step without rows gives none."""
+        ...
+
+    @property
     def inputs(self) -> Mapping[str, pa.Schema]: ...
 
     @property

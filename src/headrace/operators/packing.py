@@ -78,8 +78,8 @@ def column_of(output: str) -> str:
 def packer(name: str, schema: pa.Schema, numbers: Sequence[int]) -> Mapped:
     """From rows with their bucket beside them to blobs, for `mapInArrow`.
 
-    The first task of a batch also sends a row without a blob to each of the buckets, which have these numbers: all of
-    them take part in every batch, so that all have acted on the same watermark, whether they had rows or not.
+    The first task of a batch also sends a row without a blob to each of the buckets with these numbers: they take part
+    in every batch, so that all have acted on the same watermark, whether they had rows or not.
     """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,7 +87,7 @@ def packer(name: str, schema: pa.Schema, numbers: Sequence[int]) -> Mapped:
 
         context = TaskContext.get()
         partition = 0 if context is None else context.partitionId()
-        if partition == 0:
+        if partition == 0 and numbers:
             yield _packed_rows(list(numbers), None, 0, [None] * len(numbers))
         place = partition << 32
         for rows in _gathered(batches):

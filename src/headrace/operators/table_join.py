@@ -54,6 +54,10 @@ class TableJoin:
         return 1
 
     @property
+    def waits(self) -> bool:
+        return False
+
+    @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         return {LEFT: self.left, RIGHT: self.right}
 

@@ -43,6 +43,10 @@ class Windowing:
         return 1
 
     @property
+    def waits(self) -> bool:
+        return self.emit is Emit.FINAL
+
+    @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         return {RESULTS: self.input}
 

@@ -10,6 +10,14 @@ from headrace.topology import Topology
 __all__ = ["KINDS", "capture_child", "children_of"]
 
 
+def _queues(topology: Topology, config: RunConfig) -> Sequence[Child]:
+    if not topology.queues:
+        return []
+    from headrace.queues import children  # it takes a while, and most apps have no queues
+
+    return children(topology, config)
+
+
 def _captures(topology: Topology, config: RunConfig) -> list[Child]:
     return [capture_child(task) for task in tasks_of(topology, config)]
 
@@ -19,7 +27,7 @@ def capture_child(task: Task) -> Child:
 
 
 CAPTURE = "headrace.capture.process:main"
-KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = [_captures]
+KINDS: list[Callable[[Topology, RunConfig], Sequence[Child]]] = [_captures, _queues]
 
 
 def children_of(topology: Topology, config: RunConfig) -> list[Child]:

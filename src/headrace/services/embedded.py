@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.errors import Error, ServiceError
 from headrace.services.broker import BrokerProcess
+from headrace.services.delays import DelaysProcess
 from headrace.services.home import Home
 from headrace.tables import EmbeddedPostgres
 from headrace.threads import Threads
@@ -17,6 +18,7 @@ __all__ = ["Addresses", "ServiceStatus", "Services"]
 
 BROKER = "broker"
 POSTGRES = "postgres"
+DELAYS = "delays"
 KEPT = "kept"
 LOOK_EVERY = 0.25
 LONGEST_PAUSE = 5.0
@@ -59,6 +61,7 @@ class Services:
         self.home = Home(home)
         self._broker = BrokerProcess(self.home.path / BROKER, self.home.logs / "broker.log", notice)
         self._postgres = EmbeddedPostgres(self.home.path / POSTGRES, self.home.logs / "postgres.log")
+        self._delays = DelaysProcess(self.home.path, self.home.logs / "delays.log")
 
     def up(self) -> Addresses:
         """Start what does not run, and keep it until `down`. If one fails, what was started here is stopped again."""
@@ -66,6 +69,7 @@ class Services:
             before = self.addresses()
             try:
                 addresses = self._start(kafka=True, postgres=True)
+                self._start_delays(addresses)
             except BaseException:
                 self._stop(kafka=before.kafka is None, postgres=before.postgres is None)
                 raise
@@ -95,12 +99,14 @@ class Services:
         broker = self._noted_broker()
         found = [(BROKER, broker[0] if broker else None, self._broker.data, self._broker.log)]
         found.append((POSTGRES, self._postgres.process, self._postgres.data, self._postgres.log))
+        found.append((DELAYS, self._noted_delays(), self._delays.data, self._delays.log))
         addresses = self.addresses()
+        places = {BROKER: addresses.kafka, POSTGRES: addresses.postgres}
         return [
             ServiceStatus(
                 name=name,
                 pid=process.pid if process is not None else None,
-                address=addresses.kafka if name == BROKER else addresses.postgres,
+                address=places.get(name),
                 data=data,
                 log=log,
                 started_at=process.create_time() if process is not None else None,
@@ -147,8 +153,16 @@ class Services:
             self.home.write(noted)
         return self.addresses()
 
+    def _start_delays(self, addresses: Addresses) -> None:
+        assert addresses.kafka is not None
+        if self._noted_delays() is None:
+            self.home.write(self.home.read() | {DELAYS: {"pid": self._delays.start(addresses.kafka)}})
+
     def _stop(self, *, kafka: bool = True, postgres: bool = True) -> list[str]:
         stopped = []
+        if kafka and (delays := self._noted_delays()) is not None:
+            self._delays.stop(delays)
+            stopped.append(DELAYS)
         if postgres and self._postgres.process is not None:
             self._postgres.stop()
             stopped.append(POSTGRES)
@@ -161,6 +175,13 @@ class Services:
             noted.pop(KEPT, None)
             self.home.write(noted)
         return stopped[::-1]
+
+    def _noted_delays(self) -> Any:
+        """The process of the delay service, if it runs."""
+        noted = self.home.read().get(DELAYS)
+        if not isinstance(noted, dict) or not isinstance(noted.get("pid"), int):
+            return None
+        return self._delays.find(noted["pid"])
 
     def _noted_broker(self) -> tuple[Any, str] | None:
         """The broker's process and its address, if it runs."""

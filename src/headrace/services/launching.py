@@ -85,6 +85,10 @@ def launch(
             create_inputs=config.create_inputs or needs.kafka,
         )
         _check_addresses(topology, config, needs, option)
+        if topology.queues:
+            from headrace.queues import prepare_queues
+
+            prepare_queues(topology, config)
         runner = Runner(app, config, spark, keep_going=keep_going, threads=threads)
         with nullcontext() if processes is None else processes.running(children_of(topology, config)):
             try:

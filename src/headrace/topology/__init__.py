@@ -40,6 +40,7 @@ from headrace.topology.nodes import (
     Topic,
     View,
 )
+from headrace.topology.queues import Backoff, OrderBy, Queue, Worker
 from headrace.topology.schema import Schema
 from headrace.topology.sinks import PostgresSink, Sink, TopicSink
 from headrace.topology.times import (
@@ -70,6 +71,7 @@ __all__ = [
     "Aggregate",
     "AggregateKind",
     "App",
+    "Backoff",
     "Capture",
     "Channel",
     "ColumnTime",
@@ -92,9 +94,11 @@ __all__ = [
     "Mask",
     "Node",
     "OnLagLimit",
+    "OrderBy",
     "PostgresSink",
     "ProcessingTime",
     "QueryNode",
+    "Queue",
     "Rate",
     "Schema",
     "Since",
@@ -114,6 +118,7 @@ __all__ = [
     "Tumbling",
     "View",
     "Window",
+    "Worker",
     "as_mermaid",
     "as_text",
     "captured_databases",

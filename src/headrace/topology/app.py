@@ -15,6 +15,7 @@ from headrace.topology.duration import Duration, DurationLike
 from headrace.topology.graph import Topology
 from headrace.topology.nodes import Files, Node, Rate, Source, Step, Stream, TableNode, TableTopic, Topic, View
 from headrace.topology.place import place_of_caller
+from headrace.topology.queues import QueueDeclarations
 from headrace.topology.schema import SchemaLike
 from headrace.topology.sinks import PostgresSink, Sink, TopicSink, sink_of
 from headrace.topology.sources import check_table_columns, read_source, record_columns_of
@@ -32,7 +33,7 @@ NO_LATENESS = Duration(0)
 SHORTEST_HEARTBEAT = Duration.of("1 second")
 
 
-class App:
+class App(QueueDeclarations):
     """A pipeline: its input topics, and the functions that make streams, tables and views of them."""
 
     view_type: ClassVar[type[View]] = View
@@ -43,6 +44,8 @@ class App:
         self.name = name
         self.prefix = prefix
         self.place = place_of_caller()
+        self.file = self.place.file
+        """From which another process can load it: where it was declared, or the file that was loaded."""
         self._nodes: list[Node] = []
         self._problems: list[Problem] = []
         declaration = Declaration(f"app {name!r}", self.place, self._problems)
@@ -494,7 +497,9 @@ class App:
     def _connected(self) -> tuple[Topology | None, tuple[Problem, ...]]:
         inputs, found = connect(self.nodes)
         problems = tuple(sorted((*self._problems, *found), key=lambda problem: (problem.file, problem.line)))
-        return (None if problems else Topology(self.name, self.nodes, inputs, self.prefix, state=self.state)), problems
+        if problems:
+            return None, problems
+        return Topology(self.name, self.nodes, inputs, self.prefix, state=self.state, file=self.file), problems
 
     def _declaration(self, kind: str, name: str) -> Declaration:
         declaration = Declaration(f"{kind} {name!r}", place_of_caller(), self._problems)

@@ -15,6 +15,7 @@ SHAPES = {
     "table": ("[[", "]]"),
     "capture": ("[[", "]]"),
     "view": ("[(", ")]"),
+    "worker": ("([", "])"),
 }
 
 
@@ -29,7 +30,10 @@ def as_text(topology: Topology) -> str:
 
 
 def as_mermaid(topology: Topology) -> str:
-    """A flowchart: sources slanted, streams square, tables with double sides, steps round, views as cylinders."""
+    """A flowchart: sources slanted, streams square, tables with double sides, steps round, views as cylinders.
+
+    Workers have round ends; a dotted arrow leads to the topic that takes what a worker returns.
+    """
     lines = ["flowchart LR"]
     for node in topology.order:
         opening, closing = SHAPES.get(node.kind, SOURCE_SHAPE)
@@ -39,6 +43,7 @@ def as_mermaid(topology: Topology) -> str:
         for feed in topology.inputs(node).values():
             label = f'|"{_escaped(feed.channel_name)}"|' if feed.channel_name else ""
             lines.append(f"    {_id(feed.node)} -->{label} {_id(node)}")
+    lines += [f"    {_id(worker)} -.-> {_id(worker.into)}" for worker in topology.workers if worker.into is not None]
     return "\n".join(lines) + "\n"
 
 

@@ -18,7 +18,7 @@ MICROSECONDS = {
     "millisecond": 1_000,
     "microsecond": 1,
 }
-# A week is read but never written: "7 days" says the same, and every reader of the text knows days.
+# A week is read but never written: "7 days" says the same, and every reader of the text knows days. So are short forms.
 READ_ALSO = {"week": 7 * MICROSECONDS["day"]}
 SHORT_FORMS = {
     "us": "microseconds",
@@ -105,7 +105,7 @@ def _microseconds_of(text: str) -> int:
 
 def _unit_size(word: str, text: str) -> int:
     units = MICROSECONDS | READ_ALSO
-    unit = word.lower()
+    unit = SHORT_FORMS.get(word.lower(), word.lower())
     size = units.get(unit) or units.get(unit.removesuffix("s"))
     if size is not None:
         return size
@@ -114,7 +114,7 @@ def _unit_size(word: str, text: str) -> int:
             f"the duration {text!r} has no fixed length: {word} vary",
             next_step='write it in days, as "30 days"',
         )
-    meant = SHORT_FORMS.get(unit) or nearest(unit, [f"{name}s" for name in units])
+    meant = nearest(unit, [f"{name}s" for name in units])
     known = ", ".join(f"{name}s" for name in units)
     raise InputError(
         f"the duration {text!r} has an unknown unit {word!r}",

@@ -7,6 +7,7 @@ from headrace.topology.choices import Guarantee, StateStore
 from headrace.topology.duration import Duration
 from headrace.topology.nodes import Channel, Feed, FunctionNode, Node, QueryNode, Source, Step
 from headrace.topology.order import is_upstream, topological_order
+from headrace.topology.queues import Queue, Worker
 from headrace.topology.wiring import Inputs, feeds_through_steps
 
 __all__ = ["Topology"]
@@ -26,8 +27,13 @@ class Topology:
         prefix: str = "",
         runs: Collection[Node] | None = None,
         state: StateStore = StateStore.ROCKSDB,
+        file: str = "",
     ) -> None:
-        """`runs` are the nodes that are run, all if it is None; the others are only analysed."""
+        """`runs` are the nodes that are run, all if it is None; the others are only analysed.
+
+        `file` is the one from which another process can load the app.
+        """
+        self.file = file
         self.app_name = app_name
         self.prefix = prefix
         self.state = state
@@ -42,6 +48,8 @@ class Topology:
         self.order = self._ordered(nodes)
         self.analysed = tuple(node for node in self.order if isinstance(node, QueryNode))
         self.queries = tuple(query for query in self.analysed if runs is None or query in runs)
+        self.workers = tuple(node for node in self.order if isinstance(node, Worker))
+        self.queues = tuple(node for node in self.order if isinstance(node, Queue))
 
     def only(self, queries: Collection[QueryNode], *, upstreams: bool = True) -> "Topology":
         """These nodes and, unless told otherwise, those whose output they need. The topics of the rest are inputs."""
@@ -57,7 +65,7 @@ class Topology:
                         left += filter(None, [self.reject_writer(feed.node)])
         runs = [node for node in needed if isinstance(node, QueryNode)] if upstreams else queries
         kept = [node for node in self.nodes.values() if node in needed]
-        return Topology(self.app_name, kept, self._inputs, self.prefix, runs, self.state)
+        return Topology(self.app_name, kept, self._inputs, self.prefix, runs, self.state, self.file)
 
     def replaced(self, others: Mapping[Node, Node]) -> "Topology":
         """The same graph with other nodes in the place of some, such as captures whose columns are now known."""
@@ -73,7 +81,7 @@ class Topology:
             for node, feeds in self._inputs.items()
         }
         nodes = [others.get(node, node) for node in self.nodes.values()]
-        return Topology(self.app_name, nodes, inputs, self.prefix, self.queries, self.state)
+        return Topology(self.app_name, nodes, inputs, self.prefix, self.queries, self.state, self.file)
 
     def inputs(self, node: Node) -> Mapping[str, Feed]:
         """What each parameter of a node's function stands for; steps among them."""

@@ -32,7 +32,9 @@ def load_app(path: str | Path, name: str | None = None) -> App:
         raise _not_loaded(Place(str(file), 0), f"the file {what}", "name the file that declares the app")
     module = _run(file)
     apps = {variable: value for variable, value in vars(module).items() if isinstance(value, App)}
-    return _chosen(apps, name, Place(str(file), 0))
+    chosen = _chosen(apps, name, Place(str(file), 0))
+    chosen.file = str(file)
+    return chosen
 
 
 class _FreshLoader(SourceFileLoader):

@@ -59,6 +59,8 @@ class Node:
     """Whether it runs as a query of its own."""
     is_inlined: ClassVar[bool] = False
     """Whether it becomes part of what uses it."""
+    is_worker: ClassVar[bool] = False
+    """Whether it takes messages of a queue, outside of Spark."""
 
     @property
     def channel_names(self) -> tuple[str, ...]:

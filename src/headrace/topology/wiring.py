@@ -59,7 +59,7 @@ def _problem(node: Node, message: str, next_step: str | None = None) -> Problem:
 
 def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, nodes: Sequence[Node]) -> Problem | None:
     if feed is None:
-        names = [other.name for other in nodes if other is not node and (other.outputs or not other.is_query)]
+        names = [other.name for other in nodes if other is not node and _can_be_read(other)]
         return _problem(node, f"unknown upstream {parameter.name!r}", did_you_mean(parameter.name, names))
     upstream = feed.node
     if upstream not in nodes:
@@ -73,6 +73,9 @@ def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, n
             message = f"nothing writes {feed}: {upstream.name!r} does not divert rows on which its function raises"
             step = f'add on_error="divert" to {upstream.name!r}'
         return problem_at(feed.place, f"{node.kind} {node.name!r}: {message}", step or "read the node itself")
+    if upstream.is_worker:
+        step = f"add into= to {upstream.name!r}, and read that topic"
+        return _problem(node, f"the worker {upstream.name!r} is not a stream", step)
     if isinstance(upstream, QueryNode) and not upstream.sink.takes_records:
         step = f"read what {upstream.name!r} reads, or make it a stream"
         what = "is a table" if upstream.holds_table else f"writes to {upstream.sink.described}"
@@ -81,6 +84,10 @@ def _problem_with(node: FunctionNode, parameter: Parameter, feed: Feed | None, n
         step = f"name one by a default: {parameter.name}={upstream.name}.{upstream.channels[0]}"
         return _problem(node, f"the rows of {upstream.name!r} are in its channels", step)
     return None
+
+
+def _can_be_read(node: Node) -> bool:
+    return not node.is_worker and bool(node.outputs or not node.is_query)
 
 
 def _topics_of(node: Node) -> Iterator[str]:

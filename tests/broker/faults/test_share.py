@@ -1,6 +1,7 @@
 """Share groups under every fault: none lost, none delivered after its end was answered, whoever dies when."""
 
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from headrace.broker.errors import ErrorCode
+from headrace.broker.groups.share import records
 from headrace.broker.store import StoreError
 from tests.broker.faults.harness import recording, serving
 from tests.broker.faults.history import History
@@ -233,6 +235,64 @@ def test_a_full_disk_refuses_an_acknowledgement_and_the_member_keeps_the_record(
         assert member.acknowledge((0, 1, [ACCEPT])) == (0, 0), "it holds them still"
         assert member.start_offset(TOPIC) == (2, 0)
         member.close()
+
+
+def test_a_start_that_could_not_be_stored_is_looked_for_again(tmp_path: Path) -> None:
+    with serving(tmp_path, settings=SETTINGS) as running:
+        address = f"{running.address[0]}:{running.address[1]}"
+        prepare(address)
+        write, calls = running.broker.store.write, 0
+
+        def fails_after_the_group(change: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                return write(change)  # type: ignore[arg-type]
+            failed = running.loop.create_future()
+            failed.set_exception(StoreError("database or disk is full"))
+            return failed
+
+        running.broker.store.write = fails_after_the_group  # type: ignore[method-assign, assignment]
+        member = RawMember(address, TOPIC)
+        assert member.heartbeat(TOPIC).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        running.broker.store.write = write  # type: ignore[method-assign]
+        assert member.start_offset(TOPIC) == (-1, -1)
+        assert member.heartbeat(TOPIC).error_code == 0
+        assert member.start_offset(TOPIC) == (0, 0)
+        member.close()
+
+
+def test_a_late_write_does_not_bring_a_deleted_group_back(tmp_path: Path) -> None:
+    row = (b"\0" * 16, 0, 0, 5, b"", b"")
+    with serving(tmp_path, settings=SETTINGS) as running:
+        prepare(f"{running.address[0]}:{running.address[1]}")
+
+        def late(connection: sqlite3.Connection) -> int:
+            records.save_partitions(connection, [("deleted", *row)])
+            found: int = connection.execute("SELECT count(*) FROM share_partitions").fetchone()[0]
+            return found
+
+        async def written() -> int:
+            return await running.broker.store.write(late)
+
+        assert running.wait(written()) == 0
+
+
+def test_a_connection_that_closes_while_its_group_is_deleted_is_let_go(tmp_path: Path) -> None:
+    with serving(tmp_path, settings=SETTINGS) as running:
+        address = f"{running.address[0]}:{running.address[1]}"
+        prepare(address)
+        member = RawMember(address, TOPIC).join(TOPIC)
+        fetch(member, ShareHistory(), 1, 0)
+        before = running.open_connections()
+        group = running.broker.groups.share.group(TOPIC)
+        running.call(group.die)
+        member.close()
+        deadline = time.monotonic() + LIMIT
+        while running.open_connections() >= before:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        running.call(group.revive)
 
 
 # The checker itself

@@ -5,13 +5,14 @@ from pyspark.sql import DataFrame
 
 from headrace.engine.adapters import source_adapter
 from headrace.engine.spark_private.plans import PlanNode, error_in_output_mode, error_in_real_time_mode, plan_of
-from headrace.operators.hosting import METRIC
+from headrace.operators.hosting import METRIC, WAITING
 from headrace.operators.packing import PACKED
 from headrace.topology import Feed
 
 __all__ = [
     "APPEND",
     "UPDATE",
+    "can_fall_due",
     "is_projection",
     "keeps_python_state",
     "mode_problem",
@@ -42,6 +43,8 @@ NOT_IN_REAL_TIME = {
 }
 # What keeps state and is not among what Spark's own check of chained operators calls stateful.
 STATEFUL_TOO = ("Deduplicate", "Distinct", "GlobalLimit")
+# What keeps state and holds no row back.
+AT_ONCE = ("Deduplicate", "DeduplicateWithinWatermark", "Distinct")
 REAL_TIME_PREFIX = "Streaming real-time mode has the following limitation: "
 PYTHON_STATE = "TransformWithState"
 PYTHON_NODES = ("Pandas", "Arrow", "Python", "PySpark")
@@ -60,6 +63,21 @@ def stateful_operators(frame: DataFrame) -> list[str]:
         for node in plan_of(frame).walk()
         if node.is_stateful or (node.kind in STATEFUL_TOO and any(child.is_streaming for child in node.children))
     ]
+
+
+def can_fall_due(frame: DataFrame, mode: str) -> bool:
+    """Whether rows may come out because the watermark has moved, without another row coming in."""
+    at_once = 0
+    for node in plan_of(frame).walk():
+        if node.kind == "CollectMetrics" and node.metric_name.startswith(METRIC):
+            at_once += not node.metric_name.endswith(WAITING)
+        elif node.kind.startswith(PYTHON_STATE):
+            at_once -= 1
+        elif node.kind in AT_ONCE or (node.kind == "Aggregate" and mode == UPDATE):
+            continue
+        elif node.is_stateful:
+            return True
+    return at_once < 0
 
 
 def stream_joins(frame: DataFrame) -> int:

@@ -26,6 +26,7 @@ from headrace.engine.calls.results import (
 from headrace.engine.calls.windows import WINDOW_START, WindowUse, uses_of_windows
 from headrace.engine.column_metadata import is_window_time, output_time
 from headrace.engine.plan.analysis import (
+    can_fall_due,
     keeps_python_state,
     places_of,
     runs_python,
@@ -124,6 +125,8 @@ class PlannedQuery:
     """How far behind its watermark its rows may be; None where that is not known."""
     rerun: Rerun | None = None
     """The node's function over parts of a batch; None where it keeps state, or reads what has no offsets."""
+    can_fall_due: bool = True
+    """Whether rows may come out because the watermark has moved, without another row coming in."""
     deletes_kept: Duration | None = None
     """Of a view with `order_by`: how long after the watermark has passed a delete it is remembered; None for ever."""
 
@@ -284,6 +287,7 @@ class _Planner:
             looked_up=self._looked_up(feeds, joins),
             behind_watermark=_behind_watermark(node, [output.rows for output in outputs.values()], joins),
             rerun=None if real_time else self._rerun(node, frame, readings, outputs, changes),
+            can_fall_due=can_fall_due(frame, mode),
             deletes_kept=_deletes_kept(node, outputs[""].rows, windows, joins) if node.order_by else None,
         )
 

@@ -118,6 +118,10 @@ class Checkpoint:
         """The watermark that a batch began with; None where there was none yet."""
         return None if batch is None else self._files.watermark(batch)
 
+    def watermark_after(self, batch: int | None) -> datetime | None:
+        """The watermark that the batch after a finished one begins with; None where there is none yet."""
+        return None if batch is None else self._files.watermark_after(batch)
+
     def positions(self) -> dict[str, dict[int, int]]:
         """The end offsets of the last finished batch, by topic and partition."""
         batch = self.committed_batch()

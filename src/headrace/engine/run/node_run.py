@@ -1,7 +1,8 @@
 """One node while the app runs: its query is watched, and restarted after a failure as long as that may help."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from signal import Signals
 from subprocess import Popen, TimeoutExpired
@@ -23,7 +24,7 @@ from headrace.engine.spark_private.reports import Py4JError
 from headrace.engine.write.batch import Batch, Division
 from headrace.engine.write.sink import BatchSink
 from headrace.engine.write.topics import records_of
-from headrace.errors import EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
+from headrace.errors import CheckpointError, EngineError, FunctionFailed, KafkaError, NodeFailed, ViewChanged
 from headrace.threads import Threads
 from headrace.topology import Duration, QueryNode, Schema
 
@@ -35,8 +36,12 @@ BATCH_LIMIT = 300.0
 """How many seconds a stop waits for the batch that is being written."""
 IDLE_LIMIT = 10.0
 EXIT_LIMIT = 5.0
+EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 # Retrying does not help: a session cannot be replaced under the other queries, nor can a checkpoint that does not fit.
 HOPELESS = (EngineError, ViewChanged)
+
+
+_starting = Lock()
 
 
 class Stopping(Exception):
@@ -63,7 +68,10 @@ class NodeRun:
         self.node = planned.node
         self.checkpoint = checkpoint
         self.tracker = Tracker(self.node.name, self.node.kind, topics, checkpoint.positions())
-        self.tracker.restore(checkpoint.watermark(checkpoint.committed_batch()), checkpoint.progress_note())
+        self._empty_batches = planned.can_fall_due or config.markers or sink is None
+        committed = checkpoint.committed_batch()
+        known = checkpoint.watermark(committed) if self._empty_batches else checkpoint.watermark_after(committed)
+        self.tracker.restore(known, checkpoint.progress_note())
         self.failure: NodeFailed | None = None
         self._planned = planned
         self._sink = sink
@@ -137,8 +145,12 @@ class NodeRun:
     def progress(self) -> NodeProgress:
         if (query := self._query) is not None:
             try:
+                before = self.tracker.last_batch
                 self.tracker.read(query)
-            except (Py4JError, OSError):
+                if not self._empty_batches and self.tracker.last_batch != before:
+                    # Spark would report it with the empty batch, and only the nodes that read this one wait for it.
+                    self.tracker.watermark_is(self.checkpoint.watermark_after(self.tracker.last_batch))
+            except (Py4JError, OSError, CheckpointError):
                 pass  # Spark has ended or is ending: the thread of the node reports it
         division = self._division
         activity = str(division) if division is not None and division.records else None
@@ -227,9 +239,24 @@ class NodeRun:
             # PySpark's type hints do not have it.
             interval = str(self._config.real_time_interval)
             writer = writer.trigger(realTime=interval)  # type: ignore[call-overload]
-        self._query = writer.start()
+        with self._settings_of_the_query(frame.sparkSession):
+            self._query = writer.start()
         self._query_known.set()
         self._state = NodeState.RUNNING
+
+    @contextmanager
+    def _settings_of_the_query(self, spark: SparkSession) -> Iterator[None]:
+        """A query has the settings that its session has when it starts; other queries of the session have theirs."""
+        if EMPTY_BATCHES in self._config.spark_settings:
+            yield
+            return
+        with _starting:
+            before = str(spark.conf.get(EMPTY_BATCHES))
+            spark.conf.set(EMPTY_BATCHES, str(self._empty_batches).lower())
+            try:
+                yield
+            finally:
+                spark.conf.set(EMPTY_BATCHES, before)
 
     def _write(self, frame: DataFrame, number: int) -> None:
         """Called by Spark for every batch."""

@@ -19,7 +19,7 @@ from headrace.engine.spark_private.reports import (
     ReportId,
     reports_since,
 )
-from headrace.operators.hosting import METRIC
+from headrace.operators.hosting import METRIC, number_of_metric
 from headrace.topology.names import REJECTED
 
 __all__ = ["NodeProgress", "NodeState", "Tracker"]
@@ -123,6 +123,12 @@ class Tracker:
             for report in reports:
                 self._take(report)
 
+    def watermark_is(self, watermark: datetime | None) -> None:
+        """Where the checkpoint knows of a later one than Spark has reported."""
+        with self._lock:
+            if watermark is not None:
+                self._watermark = watermark
+
     def ends_are(self, ends: Offsets) -> None:
         """Where the topics end; empty if Kafka is unavailable."""
         with self._lock:
@@ -215,7 +221,7 @@ class Tracker:
         observed = progress.get("observedMetrics", {})
         self._rejected += sum(metrics.get(REJECTED, 0) for metrics in observed.values())
         # The numbers in their names differ from run to run, their order does not.
-        hosted = sorted((name for name in observed if name.startswith(METRIC)), key=lambda name: (len(name), name))
+        hosted = sorted((name for name in observed if name.startswith(METRIC)), key=number_of_metric)
         for index, name in enumerate(hosted):
             counted = observed[name]
             self._late += counted["late"] or 0

@@ -73,7 +73,7 @@ class Runner:
         self._owns_spark = spark is None
         self._cluster: Cluster | None = None
         self._runs: list[NodeRun] = []
-        self._stop_asked = Event()
+        self._stop_asked = False
         self._ended = Event()
         self._watcher = self.threads.new("progress", self._watch)
 
@@ -86,6 +86,9 @@ class Runner:
         cluster = self._cluster = Cluster(self.config)
         cluster_id = self.cluster_id = cluster.id()
         ensure_inputs(self.topology, cluster, self.config)
+        if not self.topology.queries:
+            self._watcher.start()  # what the app has beside its nodes needs no Spark
+            return
         going_on = [query.name for query in self.topology.queries if query.name not in restarted]
         starts = self.checkpoints.starting_offsets(going_on) | {
             name: start for name, start in restarted.items() if start
@@ -116,9 +119,8 @@ class Runner:
     def wait(self) -> int:
         """Wait for a signal, `request_stop` or a failure; then stop, and return the exit code."""
         with self._signals():
-            while not self._stop_asked.wait(POLL):
-                if self._has_failed():
-                    break
+            while not self._stop_asked and not self._has_failed():
+                time.sleep(POLL)
             self.stop()
         return 0 if self.failure is None else 1
 
@@ -146,12 +148,13 @@ class Runner:
             raise self.failure
 
     def request_stop(self) -> None:
-        """Ask `wait` to stop the run. Safe in a signal's handler."""
-        self._stop_asked.set()
+        """Ask `wait` to stop the run."""
+        # Called in a signal's handler, also while an earlier call is under way: an Event would wait for its own lock.
+        self._stop_asked = True
 
     def stop(self) -> None:
         """Finish the batches that are being written, and stop."""
-        self._stop_asked.set()
+        self._stop_asked = True
         if self._ended.is_set():
             return
         self._ended.set()

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from headrace.config.java import find_java
 from headrace.engine.run.jars import Progress, connector_jars
 from headrace.engine.run.spark_log import spark_log
+from headrace.engine.spark_private.local_files import set_permissions_without_a_process
 from headrace.engine.spark_private.process import (
     CHECKPOINT_FILE_MANAGER,
     IN_MEMORY_STATE,
     ROCKSDB_STATE,
+    WORKER_DAEMON,
     silence_loggers,
 )
 from headrace.errors import EngineError
@@ -26,6 +28,11 @@ __all__ = ["LOCAL", "is_local", "runs_here", "session_settings", "start_session"
 LOCAL = "local[*,4]"
 """All cores, and four attempts of a task: `local[*]` never retries."""
 DEFAULT_PARTITIONS = 2
+LATE_C2 = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
+    "-XX:Tier4BackEdgeThreshold=400000"
+)
+"""Java's second compiler starts ten times later: in the first minutes it would take a core from the batches."""
 STATE_STORES = {StateStore.ROCKSDB: ROCKSDB_STATE, StateStore.MEMORY: IN_MEMORY_STATE}
 
 
@@ -60,6 +67,8 @@ def session_settings(
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.python.unix.domain.socket.enabled": "true",
+        # Of compiled classes. Six nodes need some 400: with Spark's 100, each batch compiles what another displaced.
+        "spark.sql.codegen.cache.maxEntries": "1000",
         # A second attempt of a slow task must not compete with a node's transaction.
         "spark.speculation": "false",
     }
@@ -69,6 +78,8 @@ def session_settings(
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(home / "spark"),
             "spark.driver.memory": "2g",
+            "spark.driver.defaultJavaOptions": LATE_C2,
+            "spark.python.daemon.module": WORKER_DAEMON,
         }
     return settings
 
@@ -92,6 +103,7 @@ def start_session(
     from pyspark.sql import SparkSession
 
     from headrace.engine.run.failures import cause_of
+    from headrace.engine.spark_private.worker_python import quick_python
 
     jars = connector_jars(pyspark.__version__, progress)
     home = home.absolute()
@@ -100,6 +112,8 @@ def start_session(
     # In local mode Spark takes the Python of tasks from the environment, not from the setting.
     os.environ["PYSPARK_PYTHON"] = wanted["spark.pyspark.python"]
     if is_local(master):
+        if wanted["spark.pyspark.python"] == sys.executable:
+            os.environ["PYSPARK_PYTHON"] = quick_python()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         (home / "spark").mkdir(parents=True, exist_ok=True)
     builder = SparkSession.builder.master(master).appName(name)
@@ -114,6 +128,8 @@ def start_session(
         raise EngineError(f"Spark did not start at {master}: {cause_of(error)}", next_step=_advice(master)) from error
     session.sparkContext.setLogLevel("ERROR")
     silence_loggers()
+    if is_local(master):
+        set_permissions_without_a_process(session)
     return session
 
 

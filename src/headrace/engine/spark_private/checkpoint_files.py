@@ -93,9 +93,11 @@ class CheckpointFiles:
 
     def watermark(self, batch: int) -> datetime | None:
         """The watermark that a batch began with; None where there was none yet."""
-        path = self._offsets / str(batch)
-        milliseconds = self._parsed(path, self._lines(path, at_least=2)[1]).get("batchWatermarkMs", 0)
-        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds) if milliseconds > 0 else None
+        return self._time(self._offsets / str(batch), "batchWatermarkMs")
+
+    def watermark_after(self, batch: int) -> datetime | None:
+        """The watermark that the batch after a finished one begins with; None where there is none yet."""
+        return self._time(self._commits / str(batch), "nextBatchWatermarkMs")
 
     def check(self) -> None:
         """Check what Spark reads at its start. Spark's own error names neither the place nor what to do."""
@@ -134,6 +136,10 @@ class CheckpointFiles:
             return None
         version, _, body = path.read_bytes().lstrip(b"\0").decode(errors="replace").partition("\n")
         return self._parsed(path, body) if version == VERSION and body.startswith("{") else None
+
+    def _time(self, path: Path, name: str) -> datetime | None:
+        milliseconds = self._parsed(path, self._lines(path, at_least=2)[1]).get(name, 0)
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds) if milliseconds > 0 else None
 
     def _lines(self, path: Path, at_least: int) -> list[str]:
         try:

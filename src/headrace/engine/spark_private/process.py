@@ -13,6 +13,7 @@ __all__ = [
     "CHECKPOINT_FILE_MANAGER",
     "IN_MEMORY_STATE",
     "ROCKSDB_STATE",
+    "WORKER_DAEMON",
     "has_spark_context",
     "java_process",
     "send_by_value",
@@ -22,6 +23,8 @@ __all__ = [
 CHECKPOINT_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Writes the files of a checkpoint without a process for each."""
 ROCKSDB_STATE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+WORKER_DAEMON = "headrace.engine.spark_private.worker_daemon"
+"""What starts Spark's Python workers, in local mode: on a cluster, Headrace need not be installed where they start."""
 IN_MEMORY_STATE = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 QUERY_CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 

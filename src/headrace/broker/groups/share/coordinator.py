@@ -4,6 +4,7 @@ import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -92,9 +93,10 @@ class ShareGroups(Kind):
                 member.assigned = frozenset(known.assigned)
                 member.session.set(self._configs.of(group.group_id).share_session_timeout_ms)
         for row in self._store.load(records.load_partitions):
-            topic = self._topics.by_id(row.topic_id)
-            if topic is not None and row.partition < len(topic.partitions):
-                self._open(groups[row.group_id], topic.partitions[row.partition], row.stored, row.state_epoch)
+            owner = groups.get(row.group_id)
+            log = self._log((row.topic_id, row.partition))
+            if owner is not None and log is not None:
+                self._open(owner, log, row.stored, row.state_epoch)
         return list(groups.values())
 
     def close(self) -> None:
@@ -190,7 +192,7 @@ class ShareGroups(Kind):
     async def _leave(self, request: HeartbeatRequest) -> HeartbeatAnswer:
         group = self.group(request.group_id)
         member = group.require(request.member_id)
-        await self._remove(group, member)
+        await asyncio.shield(self._remove(group, member))
         return HeartbeatAnswer(member_id=member.member_id, epoch=LEAVING, interval_ms=0)
 
     def _session_over(self, group: ShareGroup, member: ShareMember) -> None:
@@ -205,7 +207,7 @@ class ShareGroups(Kind):
         for partition in group.partitions.values():
             partition.release(member.member_id)
         self._refresh(group, changed=True)
-        return asyncio.shield(self._save(group))
+        return self._save(group)
 
     def _refresh(self, group: ShareGroup, *, changed: bool) -> bool:
         """Assign anew if the members or their topics are different; whether the assignment is."""
@@ -267,8 +269,15 @@ class ShareGroups(Kind):
                 start = log.log_start if place[0] in begun else await self._first_offset(group, log)
                 if place not in group.partitions and not log.deleted:
                     new.append(self._open(group, log, Stored(start, b"", b""), 0))
-            if new:
-                await asyncio.gather(*(self._writer.changed(group.group_id, partition) for partition in new))
+            try:
+                for durable in [self._writer.changed(group.group_id, partition) for partition in new]:
+                    await asyncio.shield(durable)
+            except StoreError:
+                # A start that is not durable would be another one after a crash: it is looked for again.
+                for partition in new:
+                    partition.close()
+                    group.partitions.pop((partition.log.topic_id, partition.log.index), None)
+                raise
 
     async def _first_offset(self, group: ShareGroup, log: Partition) -> int:
         reset = self._config(group).share_auto_offset_reset
@@ -362,7 +371,8 @@ class ShareGroups(Kind):
         """A member that is gone with its connection gives back all it holds."""
         for group_id, member_id in self.sessions.connection_closed(connection):
             if not self._registry.closed:
-                self.release(self.group(group_id), member_id)
+                with suppress(ApiError):  # the group is being deleted
+                    self.release(self.group(group_id), member_id)
 
 
 @dataclass(slots=True)

@@ -69,7 +69,12 @@ def partition_row(group_id: str, log: Partition, state_epoch: int, stored: Store
 
 
 def save_partitions(connection: sqlite3.Connection, rows: Iterable[PartitionRow]) -> None:
-    connection.executemany("INSERT OR REPLACE INTO share_partitions VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+    """A group that was deleted meanwhile is not brought back by a late write."""
+    connection.executemany(
+        "INSERT OR REPLACE INTO share_partitions SELECT ?, ?, ?, ?, ?, ?, ?"
+        " WHERE EXISTS (SELECT 1 FROM share_groups WHERE group_id = ?)",
+        ((*row, row[0]) for row in rows),
+    )
 
 
 def delete_partitions(connection: sqlite3.Connection, group_id: str, topic_id: UUID) -> None:

@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.errors import ApiError
+from headrace.broker.errors import ApiError, ErrorCode
 from headrace.broker.groups.share.assignor import by_topic
 from headrace.broker.groups.share.coordinator import HeartbeatRequest
+from headrace.broker.store import StoreError
 from headrace.broker.wire.handlers import RequestContext
 from headrace.broker.wire.requests import failure
 
@@ -29,6 +30,8 @@ async def handle(broker: "Broker", request: SimpleNamespace, context: RequestCon
         )
     except ApiError as error:
         return failure(error)
+    except StoreError:
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     body: dict[str, Any] = {
         "member_id": answer.member_id,
         "member_epoch": answer.epoch,
