@@ -132,7 +132,7 @@ class ShareGroups(Kind):
         member.session.set(config.share_session_timeout_ms)
         if self._refresh(group, changed=changed):
             await self._save(group)
-        # Of whole topics: another member may get a part of them meanwhile, and no partition is to be taken for a new one.
+        # Of whole topics: another member may get a part of them meanwhile, which must not count as a new partition.
         await self._start_all(group, [place for topic in member.topics for place in self._places(topic)])
         member.take_up(group.epoch)
         full = request.epoch != member.epoch or request.topics is not None
