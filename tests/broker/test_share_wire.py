@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -373,6 +374,21 @@ def test_where_a_group_begins(broker: Server, topic: str, reset: str, first: int
     one = RawMember(broker.address, topic).join(topic)
     assert one.start_offset(topic)[0] == first
     one.close()
+
+
+def test_members_that_join_together_begin_at_one_place(broker: Server, topic: str) -> None:
+    """The second takes partitions from the first before these have a start: they are not new to the group."""
+    make_topic(broker.address, topic, partitions=4)
+    configure(broker.address, topic, share_auto_offset_reset="latest")
+    for partition in range(4):
+        send(broker.address, topic, ["a", "b"], partition=partition)
+    members = [RawMember(broker.address, topic) for _ in range(3)]
+    with ThreadPoolExecutor(len(members)) as pool:
+        list(pool.map(lambda one: one.join(topic), members))
+    for partition in range(4):
+        assert members[0].start_offset(topic, partition)[0] == 2
+    for one in members:
+        one.close()
 
 
 def test_deleted_records_are_over(broker: Server, jobs: str, member: MakeMember) -> None:

@@ -164,9 +164,9 @@ def test_an_app_runs_stops_and_goes_on_where_it_was(folder: Path, headrace_alone
         assert done.returncode == 1, (done.stdout, done.stderr)
         assert "last empties the table fraud.last and writes it again" in done.stdout
         assert "the old checkpoint of last is kept in" in done.stdout
-        assert re.search(r"large: restarting.*1 errors, the last: .*card c is poisoned", done.stdout)
         last_line = done.stderr.splitlines()[-1]
-        assert re.match(r"headrace: node 'large' keeps failing in batch \d+: .*card c is poisoned", last_line)
+        # A ValueError comes again whenever the record is read: the node is not restarted.
+        assert re.match(r"headrace: node 'large' failed in batch \d+: .*card c is poisoned", last_line)
         # Nothing is lost: without the poison it goes on where it was, and large holds each once.
         replay = ("--replay", "last:payments=2026-01-01T00:00", "--yes")
         with logged(folder, "run", "fraud.py", *replay) as run:

@@ -54,7 +54,7 @@ def run(
     json: Json = False,
     yes: Yes = False,
 ) -> int:
-    """Capture the tables of an app into topics until it is stopped, without Spark."""
+    """Capture the tables of an app into topics, without Spark."""
     check_address(kafka)
     command, file = _split(words)
     settings = load_config(file=config, home=home, kafka=kafka, kafka_set=kafka_set, postgres=postgres)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -132,7 +132,8 @@ class ShareGroups(Kind):
         member.session.set(config.share_session_timeout_ms)
         if self._refresh(group, changed=changed):
             await self._save(group)
-        await self._start_all(group, member.assigned)
+        # Of whole topics: another member may get a part of them meanwhile, which must not count as a new partition.
+        await self._start_all(group, [place for topic in member.topics for place in self._places(topic)])
         member.take_up(group.epoch)
         full = request.epoch != member.epoch or request.topics is not None
         return HeartbeatAnswer(
@@ -254,7 +255,7 @@ class ShareGroups(Kind):
     def write(self, change: Callable[[sqlite3.Connection], None]) -> "asyncio.Future[None]":
         return self._store.write(change)
 
-    async def _start_all(self, group: ShareGroup, places: Iterable[Place]) -> None:
+    async def _start_all(self, group: ShareGroup, places: Collection[Place]) -> None:
         """Give a start offset to each of these partitions that has none yet; durable when it returns."""
         if all(place in group.partitions for place in places):
             return
@@ -332,7 +333,7 @@ class ShareGroups(Kind):
         """Those of these partitions that exist and have no start offset yet."""
         return [place for place in places if place not in group.partitions and self._log(place) is not None]
 
-    async def start(self, group: ShareGroup, places: Iterable[Place]) -> None:
+    async def start(self, group: ShareGroup, places: Collection[Place]) -> None:
         await self._start_all(group, places)
 
     def partition(self, group: ShareGroup, place: Place) -> SharePartition:
