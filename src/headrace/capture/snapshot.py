@@ -3,8 +3,8 @@
 For each chunk, in a thread:
 
 1. A transaction locks the table against changes of its definition, as those, and TRUNCATE, would let the table appear
-   empty to a snapshot that is older. Then it takes a snapshot of the database: the ids of the transactions whose changes it sees, and the rows that
-   follow the last key.
+   empty to a snapshot that is older. Then it takes a snapshot of the database: the ids of the transactions whose
+   changes it sees, and the rows that follow the last key.
 2. pg_logical_emit_message() writes a watermark to the database's log.
 
 When the stream reaches the watermark, it has passed every change that the chunk sees. Rows whose key has changed in the
