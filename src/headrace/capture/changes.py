@@ -87,10 +87,11 @@ class Changes:
         message = decode(data)
         match message:
             case Insert() | Update() | Delete():
+                # Those of tables that are not captured count too: which ones are may differ after a restart.
+                self._seen += 1
                 writer = self._relations[message.relation]
                 if writer is None:
                     return
-                self._seen += 1
                 if self._seen > self._skipped:
                     self._change(writer, message, lsn)
                 elif self._skipped != ALL:
@@ -103,9 +104,9 @@ class Changes:
                 self._relations[message.id] = self._described(message)
             case Truncate():
                 for relation in message.relations:
+                    self._seen += 1
                     writer = self._relations[relation]
                     if writer is not None:
-                        self._seen += 1
                         if self._seen > self._skipped:
                             self._truncate(writer, lsn)
                         elif self._skipped != ALL:
@@ -321,6 +322,7 @@ class Changes:
         self._bytes, self._relations = 0, {}
         states = {str(one.table): {"after": None, "rows": 0, "clear": True} for one in self._task.tables}
         self.position |= {"lsn": lsn, "n": 0, "tables": states}
+        self._changed = {}  # of before: the topics are emptied, so rows with these keys are to come from the tables
         self._note_states()
         self._write_now()
 

@@ -151,6 +151,7 @@ class Process:
         reached("opened")
         position: dict[str, Any] = dict(self._writer.position)
         states = dict(position["tables"])
+        filled = self._cluster.filled([one.topic for one in task.tables if str(one.table) not in states])
         wants_again = self._wants_again(position)
         position["again"] = task.request or position.get("again", "")
         for one in task.tables:
@@ -158,7 +159,13 @@ class Process:
             if wants_again and name in task.again:
                 states[name] = NEW | {"clear": True}
             elif name not in states:
-                states[name] = NEW if one.snapshot == "initial" else None
+                # The topic may be older than this capture of its table: rows were deleted meanwhile.
+                states[name] = NEW | {"clear": True} if one.snapshot == "initial" else None
+                if one.snapshot != "initial" and any(filled.get(one.topic, {}).values()):
+                    self._supervisor.remark(
+                        f"the topic {one.topic!r} has records from before this capture of {name} began, which takes no "
+                        "snapshot: rows that have changed meanwhile are not in it"
+                    )
         position["tables"] = {
             name: state for name, state in states.items() if name in {str(o.table) for o in task.tables}
         }

@@ -2,8 +2,9 @@
 
 For each chunk, in a thread:
 
-1. A transaction takes a snapshot of the database: the ids of the transactions whose changes it sees, and the rows that
-   follow the last key.
+1. A transaction locks the table against changes of its definition, as those, and TRUNCATE, would let the table appear
+   empty to a snapshot that is older. Then it takes a snapshot of the database: the ids of the transactions whose
+   changes it sees, and the rows that follow the last key.
 2. pg_logical_emit_message() writes a watermark to the database's log.
 
 When the stream reaches the watermark, it has passed every change that the chunk sees. Rows whose key has changed in the
@@ -20,6 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Semaphore, Thread
 from typing import Any
+
+import psycopg2.errors
 
 from headrace.capture.catalog import COLUMNS, CatalogColumn
 from headrace.capture.pgoutput import Row
@@ -127,7 +130,10 @@ class SnapshotReader:
             if self._is_closed:
                 return
             with replication_errors(self._task):
-                chunk = self._chunk(connection, table, key, after)
+                try:
+                    chunk = self._chunk(connection, table, key, after)
+                except psycopg2.errors.UndefinedTable:  # it was dropped since: no rows follow
+                    chunk = Chunk(table, (), [], None, Visibility(0, 0, frozenset()), 0)
             after, is_last = chunk.last_key, chunk.last_key is None
             token = f"{self._task.slot} {uuid.uuid4()}".encode()
             self._chunks[token] = chunk
@@ -137,6 +143,8 @@ class SnapshotReader:
     def _chunk(self, connection: Any, table: TableTask, key: tuple[str, ...], after: list[str] | None) -> Chunk:
         with connection, connection.cursor() as cursor:
             name = table.table
+            # First of all: it takes no snapshot, so the next statement's is younger than any rewrite of the table.
+            cursor.execute(f"LOCK TABLE {name.quoted} IN ACCESS SHARE MODE")
             cursor.execute("SELECT to_regclass(%s)::oid::int8, pg_current_snapshot()::text", (name.quoted,))
             id_, snapshot = cursor.fetchone()
             cursor.execute(COLUMNS, (id_,))

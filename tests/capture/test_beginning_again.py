@@ -1,0 +1,100 @@
+"""Snapshots beside locks, rewrites and new slots, topics that are older than their capture, and crashes on the way."""
+
+from __future__ import annotations
+
+import json
+
+import psycopg
+
+from headrace.capture.slots import drop_capture
+from headrace.config.cluster import Cluster
+from tests.capture.capturing import Capturing, until
+
+ORDERS = "CREATE TABLE orders (id int PRIMARY KEY, item text)"
+CRASHING = "tests.capture.crashing:main"
+WAITING = """
+SELECT 1 FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid
+WHERE a.application_name = 'headrace capture' AND NOT l.granted AND l.relation = %s::regclass
+"""
+
+
+def plan(capturing: Capturing, *points: str) -> None:
+    """Where the process of the capture kills itself."""
+    capturing.main = CRASHING
+    (capturing.folder / "crashes.json").write_text(json.dumps(points))
+
+
+def test_a_table_that_is_rewritten_while_a_chunk_begins(capturing: Capturing) -> None:
+    capturing.sql(ORDERS)
+    capturing.sql("INSERT INTO orders SELECT i, 'x' FROM generate_series(1, 100) i")
+    topic = capturing.table("orders")
+    plan(capturing)
+    with capturing.running():
+        capturing.await_snapshots()
+    capturing.remarks.clear()
+    with psycopg.connect(capturing.dsn) as rewriting:
+        rewriting.execute(f"ALTER TABLE {capturing.name}.orders ALTER id TYPE bigint")
+        with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",), request="once")):
+            until(lambda: capturing.sql(WAITING, f"{capturing.name}.orders"))
+            rewriting.commit()
+            capturing.await_snapshots()
+    assert len(capturing.folded(topic)) == 100
+
+
+def test_a_limit_that_is_reached_during_a_snapshot(capturing: Capturing) -> None:
+    capturing.sql(ORDERS)
+    capturing.sql("CREATE TABLE first (id int PRIMARY KEY)")
+    capturing.sql("CREATE TABLE busy (n int)")
+    capturing.table("first")
+    topic = capturing.table("orders")
+    with capturing.running():
+        capturing.await_snapshots()
+    capturing.remarks.clear()
+    capturing.more = {"lag_limit": 500_000, "on_lag_limit": "snapshot"}
+    both = (f"{capturing.name}.first", f"{capturing.name}.orders")
+    with psycopg.connect(capturing.dsn) as locking:
+        locking.execute(f"LOCK TABLE {capturing.name}.first")
+        with capturing.running(capturing.with_(again=both, request="once")):
+            until(lambda: capturing.sql(WAITING, f"{capturing.name}.first"))
+            capturing.sql("INSERT INTO orders VALUES (1, 'a')")
+            capturing.await_events(topic, 1)
+            capturing.sql("INSERT INTO busy SELECT generate_series(1, 20000)")
+            until(lambda: any("dropping the slot" in remark for remark in capturing.remarks))
+            locking.commit()
+            capturing.await_snapshots()
+    assert list(capturing.folded(topic)) == ['{"id": 1}']
+
+
+def test_a_transaction_is_resumed_after_one_of_its_tables_left_the_app(capturing: Capturing) -> None:
+    capturing.sql(ORDERS)
+    capturing.sql("CREATE TABLE items (id int PRIMARY KEY)")
+    topic = capturing.table("orders")
+    capturing.table("items")
+    plan(capturing)
+    with capturing.running(attempts=1):
+        capturing.await_snapshots()
+        plan(capturing, "after the transaction")
+        with capturing.db.transaction():
+            for number in range(200):
+                capturing.sql(f"INSERT INTO orders VALUES ({number}, 'a')")
+                capturing.sql(f"INSERT INTO items VALUES ({number})")
+        until(lambda: capturing.threads.failure)
+    capturing.threads.failure = None
+    del capturing.tables["items"]
+    with capturing.running():
+        events = capturing.await_events(topic, 200)
+    assert {one["after"]["id"] for one in events} == set(range(200))
+
+
+def test_rows_that_were_deleted_while_nothing_captured_them(capturing: Capturing) -> None:
+    capturing.sql(ORDERS)
+    capturing.sql("INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+    topic = capturing.table("orders")
+    with capturing.running():
+        capturing.await_snapshots()
+    drop_capture(capturing.task, Cluster(capturing.task.config))
+    capturing.sql("DELETE FROM orders WHERE id = 1")
+    capturing.remarks.clear()
+    with capturing.running():
+        capturing.await_snapshots()
+    assert list(capturing.folded(topic)) == ['{"id": 2}']
