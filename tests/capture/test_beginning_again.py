@@ -98,3 +98,56 @@ def test_rows_that_were_deleted_while_nothing_captured_them(capturing: Capturing
     with capturing.running():
         capturing.await_snapshots()
     assert list(capturing.folded(topic)) == ['{"id": 2}']
+
+
+def test_a_crash_before_the_new_slot_is_in_the_ledger(capturing: Capturing) -> None:
+    capturing.sql(ORDERS)
+    capturing.sql("CREATE TABLE items (id int PRIMARY KEY)")
+    capturing.sql("INSERT INTO orders VALUES (1, 'a'), (2, 'b')")
+    capturing.sql("INSERT INTO items VALUES (1), (2)")
+    topics = capturing.table("orders"), capturing.table("items")
+    plan(capturing)
+    with capturing.running():
+        capturing.await_snapshots()
+    capturing.sql("SELECT pg_drop_replication_slot(%s)", capturing.name)
+    capturing.sql("DELETE FROM orders WHERE id = 1")
+    capturing.sql("DELETE FROM items WHERE id = 1")
+    capturing.remarks.clear()
+    plan(capturing, "slot dropped", "slot created", "beginning again", "opened")
+    with capturing.running(capturing.with_(again=(f"{capturing.name}.orders",), request="once")):
+        capturing.await_snapshots()  # of both: the changes of both are lost
+    assert json.loads((capturing.folder / "crashes.json").read_text()) == []
+    assert [list(capturing.folded(topic)) for topic in topics] == [['{"id": 2}'], ['{"id": 2}']]
+
+
+def test_rows_that_change_during_a_snapshot_keep_their_large_values(capturing: Capturing) -> None:
+    capturing.sql("CREATE TABLE orders (id int PRIMARY KEY, n int, body text)")
+    capturing.sql("ALTER TABLE orders ALTER body SET STORAGE EXTERNAL")
+    capturing.sql("INSERT INTO orders SELECT i, 0, repeat('x', 5000) FROM generate_series(1, 1200) i")
+    topic = capturing.table("orders")
+    plan(capturing)
+    with capturing.running():
+        until(lambda: capturing.folded(topic))
+        capturing.sql("UPDATE orders SET n = 1 WHERE id > 1100")
+        assert not any("is complete" in remark for remark in capturing.remarks)
+        capturing.await_snapshots()
+        until(lambda: sum(row["n"] for row in capturing.folded(topic).values()) == 100)
+    assert {len(row["body"]) for row in capturing.folded(topic).values()} == {5000}
+
+
+def test_policies_that_hide_rows(capturing: Capturing) -> None:
+    capturing.sql(ORDERS)
+    role = f"{capturing.name}_role"
+    capturing.sql(f"CREATE ROLE {role} LOGIN PASSWORD 'secret' REPLICATION")
+    try:
+        capturing.sql(f"GRANT USAGE ON SCHEMA {capturing.name} TO {role}")
+        capturing.sql(f"GRANT SELECT ON orders TO {role}")
+        capturing.sql("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+        capturing.sql(f"CREATE PUBLICATION {capturing.name} FOR TABLE orders")
+        capturing.table("orders")
+        server = capturing.db.info
+        capturing.more = {"address": f"postgresql://{role}:secret@{server.host}:{server.port}/postgres"}
+        assert "ALTER ROLE ... BYPASSRLS" in capturing.failure()
+    finally:
+        capturing.sql(f"DROP OWNED BY {role}")
+        capturing.sql(f"DROP ROLE {role}")

@@ -101,12 +101,12 @@ class Process:
                     if changes.is_full:
                         changes.write()
                 else:
-                    stream.confirm(changes.confirmed)
+                    stream.confirm(changes.acknowledge())
                     self._look_after(changes)
                     continue
                 if changes.has_whole_records:
                     changes.write()
-                stream.confirm(changes.confirmed)
+                stream.confirm(changes.acknowledge())
                 if self._look_after(changes):
                     stream.wait(IDLE_SECONDS if self._reader is None else 0.05)
 
@@ -130,18 +130,20 @@ class Process:
             now, slot = slots.end_of_log(catalog), slots.Slot.of(catalog, task.slot)
             is_lost = slot is None or slot.wal_status == "lost"
             if entry is None or (
-                self._wants_again(entry.position) and (is_lost or entry.writer != writer or entry.position["lsn"] > now)
+                self._wants_again(entry.position)
+                and (is_lost or entry.writer != writer or (entry.position["lsn"] or 0) > now)
             ):
                 if entry is not None:
-                    slots.drop_slot(catalog, task)
-                    slot = None
                     # Whatever the topics have belongs to the state before.
                     beginning["tables"] = {str(one.table): NEW | {"clear": True} for one in task.tables}
-                # It is created after the predecessor was fenced, and filled in before it is written.
-                beginning["lsn"] = slots.create_slot(catalog, task) if slot is None else slot.confirmed
+                    beginning["time"] = entry.position["time"]
+                    beginning["lsn"] = None
+                else:
+                    # It is created after the predecessor was fenced, and filled in before it is written.
+                    beginning["lsn"] = slots.create_slot(catalog, task) if slot is None else slot.confirmed
                 return None
             self._check_same(entry, writer, now)
-            if slot is None:
+            if slot is None and entry.position["lsn"] is not None:
                 raise slots.lost_slot(task, entry.position["lsn"])
             return entry
 
@@ -150,6 +152,11 @@ class Process:
         self._writer.open(writer, agree, beginning)
         reached("opened")
         position: dict[str, Any] = dict(self._writer.position)
+        if position["lsn"] is None:
+            # The ledger says that all begins anew, before the old slot is gone: a crash in between loses no change.
+            position["lsn"] = self._new_slot()
+            with self._writer.transaction(dict(position)):
+                pass
         states = dict(position["tables"])
         filled = self._cluster.filled([one.topic for one in task.tables if str(one.table) not in states])
         wants_again = self._wants_again(position)
@@ -171,13 +178,21 @@ class Process:
         }
         return position
 
+    def _new_slot(self) -> int:
+        reached("beginning again")
+        slots.drop_slot(self._catalog, self._task)
+        reached("slot dropped")
+        lsn = slots.create_slot(self._catalog, self._task)
+        reached("slot created")
+        return lsn
+
     def _wants_again(self, position: Mapping[str, Any]) -> bool:
         """Whether tables are to be read again, and a process before this one has not begun with it."""
         return bool(self._task.again) and position.get("again") != self._task.request
 
     def _check_same(self, entry: Entry, writer: str, now: int) -> None:
         """Refuse to go on with another database, or with this one in an older state."""
-        lsn = entry.position["lsn"]
+        lsn = entry.position["lsn"] or 0
         if entry.writer == writer and lsn <= now:
             return
         problem = (
@@ -257,9 +272,8 @@ class Process:
         assert self._stream is not None
         self._supervisor.remark(f"dropping the slot {self._task.slot!r} and reading the tables again")
         self._stream.close()
-        slots.drop_slot(self._catalog, self._task)
-        lsn = slots.create_slot(self._catalog, self._task)
-        self._changes.begin_again(lsn)
+        self._changes.begin_again()
+        self._changes.begin_at(self._new_slot())
         self._stream = ReplicationStream(self._task)
         self._changes.clear_tables()
         self._start_snapshots()

@@ -8,7 +8,7 @@ For each chunk, in a thread:
 2. pg_logical_emit_message() writes a watermark to the database's log.
 
 When the stream reaches the watermark, it has passed every change that the chunk sees. Rows whose key has changed in the
-stream since the snapshot began are dropped: the topic has a row that is as new, or newer. The others are written at the
+stream by a transaction that the chunk does not see are dropped: the topic has a newer row. The others are written at the
 watermark, together with the position: a snapshot that was interrupted resumes after its last chunk.
 
 Keys are remembered from the beginning of the snapshot, and not from a second watermark before the chunk: a transaction
