@@ -123,7 +123,7 @@ class Changes:
                     self._due = self.reader.take(message.content)
 
     def acknowledge(self) -> int:
-        """What the slot may be told of. It moves once in a while: each time, transactions that run are written alone."""
+        """What the slot may be told of. It moves seldom: each time, transactions that run then are written alone."""
         now = time.monotonic()
         if now - self._acknowledged_at >= ACKNOWLEDGE_SECONDS:
             self._acknowledged, self._acknowledged_at = self.confirmed, now
@@ -186,11 +186,8 @@ class Changes:
         self._note_keys(writer, message)
 
     def _update(self, writer: RowWriter, transaction: Transaction, message: Update, lsn: int) -> None:
+        _fill(message)
         new, old = message.new, message.old
-        if UNCHANGED in new and old is not None and message.is_full:
-            # A value that is stored apart from its row is not repeated in the new row.
-            new = [old[index] if value is UNCHANGED else value for index, value in enumerate(new)]
-            message.new = new
         key = writer.key(new)
         topic = writer.task.topic
         before = "null" if old is None or not message.is_full else writer.row(old)
@@ -206,6 +203,8 @@ class Changes:
 
     def _count_only(self, writer: RowWriter, message: Insert | Update | Delete) -> None:
         """A change that was written before: its transaction's numbers go on."""
+        if isinstance(message, Update):
+            _fill(message)
         moved = (
             isinstance(message, Update)
             and message.old is not None
@@ -252,6 +251,7 @@ class Changes:
         if task is None:
             return None
         kinds = self._catalog.kinds
+        kinds.forget()  # a composite type may have changed
         types = {column.name: kinds.of(column.type, column.modifier).spark.ddl for column in relation.columns}
         name = str(task.table)
         before = self._known.get(name) or self.position.get("types", {}).get(name)
@@ -361,9 +361,7 @@ class Changes:
             if changed.keys:
                 # A row that the chunk read after the change is the same, and has the large values that the log lacks.
                 rows = [
-                    one
-                    for one in rows
-                    if (xid := changed.keys.get(writer.key_of(one))) is None or chunk.seen.sees(xid)
+                    one for one in rows if (xid := changed.keys.get(writer.key_of(one))) is None or chunk.seen.sees(xid)
                 ]
             self.position["time"] = moment
             self._records += [
@@ -422,6 +420,16 @@ class Changes:
     def _add(self, record: Record) -> None:
         self._records.append(record)
         self._bytes += len(record.value or "")
+
+
+def _fill(update: Update) -> None:
+    """A value that is stored apart from its row is not repeated in the new row; the old one may have it."""
+    old = update.old
+    if old is not None and UNCHANGED in update.new:
+        update.new = [
+            old[index] if value is UNCHANGED and (update.is_full or old[index] is not None) else value
+            for index, value in enumerate(update.new)
+        ]
 
 
 ALL = 1 << 62

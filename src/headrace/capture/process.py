@@ -7,8 +7,10 @@ has all of it.
 """
 
 import gc
+import json
 import time
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from headrace.capture import slots
@@ -16,7 +18,7 @@ from headrace.capture.catalog import Catalog, check_columns, open_catalog
 from headrace.capture.changes import Changes, reached
 from headrace.capture.replication import ReplicationStream, replication_errors
 from headrace.capture.snapshot import SnapshotReader, failure_of
-from headrace.capture.tasks import Task
+from headrace.capture.tasks import TableTask, Task
 from headrace.capture.topics import ensure_topics
 from headrace.config.cluster import Cluster
 from headrace.delivery import Entry, LedgeredWriter
@@ -73,10 +75,13 @@ class Process:
             keys[str(one.table)] = catalog.key_of(table, one.key)
             if any(one.masks.get(name) == "null" for name in keys[str(one.table)]):
                 raise CaptureError(f"mask= makes the key of {one.table} null", next_step='use "hash" for its columns')
+        # Before the publication changes: it decides what the log has for whoever goes on with the old declaration.
+        self._check_declared(keys)
         slots.prepare_publication(catalog, task, tables)
         topics = [one.topic for one in task.tables]
         ensure_topics(self._cluster, task.config, [*topics, f"{task.prefix}transaction"])
         position = self._open_writer()
+        position["declared"] = {str(one.table): _declared(one, keys[str(one.table)]) for one in task.tables}
         self._changes = Changes(task, keys, catalog, self._cluster, self._writer, position, self._supervisor.remark)
         self._stream = ReplicationStream(task)
         self._changes.clear_tables()
@@ -117,6 +122,23 @@ class Process:
             self._stream.close()
         self._writer.close()
         self._catalog.connection.close()
+
+    def _check_declared(self, keys: Mapping[str, tuple[str, ...]]) -> None:
+        """Refuse to go on with other rows, columns, masks or keys than those that the topic has."""
+        ledger = self._writer.ledger
+        entry = ledger.last() if ledger.topic in self._cluster.partitions([ledger.topic]) else None
+        if entry is None:
+            return
+        for one in self._task.tables:
+            name = str(one.table)
+            before = entry.position.get("declared", {}).get(name)
+            is_same = before is None or before == _declared(one, keys[name])
+            if not is_same and name in entry.position["tables"] and name not in self._task.again:
+                raise CaptureError(
+                    f"where=, columns=, mask= or the key of {name} has changed since its topic was begun",
+                    next_step="undo it; or empty the topic and take a new snapshot with: headrace capture FILE "
+                    f"--snapshot again={name}",
+                )
 
     def _open_writer(self) -> dict[str, Any]:
         """The position at which the predecessor ended, or a new one, with a new slot."""
@@ -277,6 +299,12 @@ class Process:
         self._stream = ReplicationStream(self._task)
         self._changes.clear_tables()
         self._start_snapshots()
+
+
+def _declared(task: TableTask, key: tuple[str, ...]) -> str:
+    """What decides which rows and values a topic has, as a short text that is compared."""
+    told = [task.where, sorted(task.columns), sorted(task.masks.items()), key]
+    return sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 NEW: dict[str, Any] = {"after": None, "rows": 0}
