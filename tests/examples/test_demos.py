@@ -34,3 +34,9 @@ def test_the_demo_of_antifraud_accounts_for_every_payment() -> None:
 def test_the_demo_of_pricing_agrees_with_an_independent_count() -> None:
     said = run("pricing_demo.py", "--seconds", "16")
     assert "prices are what an independent count makes of" in said
+
+
+def test_the_demo_of_orders_agrees_with_sql() -> None:
+    said = run("orders_demo.py", "--seconds", "5")
+    assert "Topic and view are what SQL says of the table" in said
+    assert "NOT the same" not in said

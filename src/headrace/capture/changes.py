@@ -30,6 +30,7 @@ __all__ = ["Changes", "reached"]
 
 LARGEST_BATCH = 10_000
 LARGEST_BATCH_BYTES = 8 << 20
+ACKNOWLEDGE_SECONDS = 1.0
 WHOLE = -1
 """The number within a transaction that says: all of it."""
 
@@ -54,6 +55,8 @@ class Changes:
         self.position = position
         self.confirmed = 0
         """The end of the last commit of which everything is written."""
+        self._acknowledged = 0
+        self._acknowledged_at = 0.0
         self.written = 0
         self.seconds_behind = 0.0
         self.reader: SnapshotReader | None = None
@@ -87,15 +90,20 @@ class Changes:
         message = decode(data)
         match message:
             case Insert() | Update() | Delete():
+                # Those of tables that are not captured count too: which ones are may differ after a restart.
+                self._seen += 1
                 writer = self._relations[message.relation]
                 if writer is None:
                     return
-                self._seen += 1
                 if self._seen > self._skipped:
                     self._change(writer, message, lsn)
                 elif self._skipped != ALL:
                     self._count_only(writer, message)
             case Begin():
+                if self._records and lsn <= self._acknowledged:
+                    # The transaction began before what is acknowledged. While it passes, psycopg2 takes everything as
+                    # processed and acknowledges on its own what the server has sent: what came before must be written.
+                    self._write_now()
                 self._start(message)
             case Commit():
                 self._finish(message)
@@ -103,9 +111,9 @@ class Changes:
                 self._relations[message.id] = self._described(message)
             case Truncate():
                 for relation in message.relations:
+                    self._seen += 1
                     writer = self._relations[relation]
                     if writer is not None:
-                        self._seen += 1
                         if self._seen > self._skipped:
                             self._truncate(writer, lsn)
                         elif self._skipped != ALL:
@@ -113,6 +121,13 @@ class Changes:
             case Message():
                 if message.prefix == WATERMARK and self.reader is not None:
                     self._due = self.reader.take(message.content)
+
+    def acknowledge(self) -> int:
+        """What the slot may be told of. It moves seldom: each time, transactions that run then are written alone."""
+        now = time.monotonic()
+        if now - self._acknowledged_at >= ACKNOWLEDGE_SECONDS:
+            self._acknowledged, self._acknowledged_at = self.confirmed, now
+        return self._acknowledged
 
     @property
     def is_full(self) -> bool:
@@ -171,11 +186,8 @@ class Changes:
         self._note_keys(writer, message)
 
     def _update(self, writer: RowWriter, transaction: Transaction, message: Update, lsn: int) -> None:
+        _fill(message)
         new, old = message.new, message.old
-        if UNCHANGED in new and old is not None and message.is_full:
-            # A value that is stored apart from its row is not repeated in the new row.
-            new = [old[index] if value is UNCHANGED else value for index, value in enumerate(new)]
-            message.new = new
         key = writer.key(new)
         topic = writer.task.topic
         before = "null" if old is None or not message.is_full else writer.row(old)
@@ -191,6 +203,8 @@ class Changes:
 
     def _count_only(self, writer: RowWriter, message: Insert | Update | Delete) -> None:
         """A change that was written before: its transaction's numbers go on."""
+        if isinstance(message, Update):
+            _fill(message)
         moved = (
             isinstance(message, Update)
             and message.old is not None
@@ -237,6 +251,7 @@ class Changes:
         if task is None:
             return None
         kinds = self._catalog.kinds
+        kinds.forget()  # a composite type may have changed
         types = {column.name: kinds.of(column.type, column.modifier).spark.ddl for column in relation.columns}
         name = str(task.table)
         before = self._known.get(name) or self.position.get("types", {}).get(name)
@@ -314,14 +329,20 @@ class Changes:
                 self._set_state(one, {"after": None, "rows": 0})
                 self._write_now()
 
-    def begin_again(self, lsn: int) -> None:
-        """From a new slot: every table is emptied and read again."""
+    def begin_again(self) -> None:
+        """Before a new slot is made: every table is emptied and read again, also after a crash on the way."""
         self._records.clear()
         self._begin = self._transaction = self._due = None
         self._bytes, self._relations = 0, {}
         states = {str(one.table): {"after": None, "rows": 0, "clear": True} for one in self._task.tables}
-        self.position |= {"lsn": lsn, "n": 0, "tables": states}
+        self.position |= {"lsn": None, "n": 0, "tables": states}
+        self._changed = {}  # of before: the topics are emptied, so rows with these keys are to come from the tables
         self._note_states()
+        self._write_now()
+
+    def begin_at(self, lsn: int) -> None:
+        """At the beginning of a new slot."""
+        self.position["lsn"] = lsn
         self._write_now()
 
     def _add_chunk(self, chunk: Chunk) -> None:
@@ -338,7 +359,10 @@ class Changes:
             after = self._source.of_rows(chunk.task, moment, self.position["lsn"])
             topic, key, row = chunk.task.topic, writer.key, writer.row
             if changed.keys:
-                rows = [one for one in rows if writer.key_of(one) not in changed.keys]
+                # A row that the chunk read after the change is the same, and has the large values that the log lacks.
+                rows = [
+                    one for one in rows if (xid := changed.keys.get(writer.key_of(one))) is None or chunk.seen.sees(xid)
+                ]
             self.position["time"] = moment
             self._records += [
                 Record(topic, key(one), f'{{"before":null,"after":{row(one)}{after}', moment) for one in rows
@@ -396,6 +420,16 @@ class Changes:
     def _add(self, record: Record) -> None:
         self._records.append(record)
         self._bytes += len(record.value or "")
+
+
+def _fill(update: Update) -> None:
+    """A value that is stored apart from its row is not repeated in the new row; the old one may have it."""
+    old = update.old
+    if old is not None and UNCHANGED in update.new:
+        update.new = [
+            old[index] if value is UNCHANGED and (update.is_full or old[index] is not None) else value
+            for index, value in enumerate(update.new)
+        ]
 
 
 ALL = 1 << 62

@@ -7,8 +7,10 @@ has all of it.
 """
 
 import gc
+import json
 import time
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from headrace.capture import slots
@@ -16,7 +18,7 @@ from headrace.capture.catalog import Catalog, check_columns, open_catalog
 from headrace.capture.changes import Changes, reached
 from headrace.capture.replication import ReplicationStream, replication_errors
 from headrace.capture.snapshot import SnapshotReader, failure_of
-from headrace.capture.tasks import Task
+from headrace.capture.tasks import TableTask, Task
 from headrace.capture.topics import ensure_topics
 from headrace.config.cluster import Cluster
 from headrace.delivery import Entry, LedgeredWriter
@@ -73,10 +75,13 @@ class Process:
             keys[str(one.table)] = catalog.key_of(table, one.key)
             if any(one.masks.get(name) == "null" for name in keys[str(one.table)]):
                 raise CaptureError(f"mask= makes the key of {one.table} null", next_step='use "hash" for its columns')
+        # Before the publication changes: it decides what the log has for whoever goes on with the old declaration.
+        self._check_declared(keys)
         slots.prepare_publication(catalog, task, tables)
         topics = [one.topic for one in task.tables]
         ensure_topics(self._cluster, task.config, [*topics, f"{task.prefix}transaction"])
         position = self._open_writer()
+        position["declared"] = {str(one.table): _declared(one, keys[str(one.table)]) for one in task.tables}
         self._changes = Changes(task, keys, catalog, self._cluster, self._writer, position, self._supervisor.remark)
         self._stream = ReplicationStream(task)
         self._changes.clear_tables()
@@ -101,12 +106,12 @@ class Process:
                     if changes.is_full:
                         changes.write()
                 else:
-                    stream.confirm(changes.confirmed)
+                    stream.confirm(changes.acknowledge())
                     self._look_after(changes)
                     continue
                 if changes.has_whole_records:
                     changes.write()
-                stream.confirm(changes.confirmed)
+                stream.confirm(changes.acknowledge())
                 if self._look_after(changes):
                     stream.wait(IDLE_SECONDS if self._reader is None else 0.05)
 
@@ -117,6 +122,23 @@ class Process:
             self._stream.close()
         self._writer.close()
         self._catalog.connection.close()
+
+    def _check_declared(self, keys: Mapping[str, tuple[str, ...]]) -> None:
+        """Refuse to go on with other rows, columns, masks or keys than those that the topic has."""
+        ledger = self._writer.ledger
+        entry = ledger.last() if ledger.topic in self._cluster.partitions([ledger.topic]) else None
+        if entry is None:
+            return
+        for one in self._task.tables:
+            name = str(one.table)
+            before = entry.position.get("declared", {}).get(name)
+            is_same = before is None or before == _declared(one, keys[name])
+            if not is_same and name in entry.position["tables"] and name not in self._task.again:
+                raise CaptureError(
+                    f"where=, columns=, mask= or the key of {name} has changed since its topic was begun",
+                    next_step="undo it; or empty the topic and take a new snapshot with: headrace capture FILE "
+                    f"--snapshot again={name}",
+                )
 
     def _open_writer(self) -> dict[str, Any]:
         """The position at which the predecessor ended, or a new one, with a new slot."""
@@ -130,18 +152,20 @@ class Process:
             now, slot = slots.end_of_log(catalog), slots.Slot.of(catalog, task.slot)
             is_lost = slot is None or slot.wal_status == "lost"
             if entry is None or (
-                self._wants_again(entry.position) and (is_lost or entry.writer != writer or entry.position["lsn"] > now)
+                self._wants_again(entry.position)
+                and (is_lost or entry.writer != writer or (entry.position["lsn"] or 0) > now)
             ):
                 if entry is not None:
-                    slots.drop_slot(catalog, task)
-                    slot = None
                     # Whatever the topics have belongs to the state before.
                     beginning["tables"] = {str(one.table): NEW | {"clear": True} for one in task.tables}
-                # It is created after the predecessor was fenced, and filled in before it is written.
-                beginning["lsn"] = slots.create_slot(catalog, task) if slot is None else slot.confirmed
+                    beginning["time"] = entry.position["time"]
+                    beginning["lsn"] = None
+                else:
+                    # It is created after the predecessor was fenced, and filled in before it is written.
+                    beginning["lsn"] = slots.create_slot(catalog, task) if slot is None else slot.confirmed
                 return None
             self._check_same(entry, writer, now)
-            if slot is None:
+            if slot is None and entry.position["lsn"] is not None:
                 raise slots.lost_slot(task, entry.position["lsn"])
             return entry
 
@@ -150,7 +174,13 @@ class Process:
         self._writer.open(writer, agree, beginning)
         reached("opened")
         position: dict[str, Any] = dict(self._writer.position)
+        if position["lsn"] is None:
+            # The ledger says that all begins anew, before the old slot is gone: a crash in between loses no change.
+            position["lsn"] = self._new_slot()
+            with self._writer.transaction(dict(position)):
+                pass
         states = dict(position["tables"])
+        filled = self._cluster.filled([one.topic for one in task.tables if str(one.table) not in states])
         wants_again = self._wants_again(position)
         position["again"] = task.request or position.get("again", "")
         for one in task.tables:
@@ -158,11 +188,25 @@ class Process:
             if wants_again and name in task.again:
                 states[name] = NEW | {"clear": True}
             elif name not in states:
-                states[name] = NEW if one.snapshot == "initial" else None
+                # The topic may be older than this capture of its table: rows were deleted meanwhile.
+                states[name] = NEW | {"clear": True} if one.snapshot == "initial" else None
+                if one.snapshot != "initial" and any(filled.get(one.topic, {}).values()):
+                    self._supervisor.remark(
+                        f"the topic {one.topic!r} has records from before this capture of {name} began, which takes no "
+                        "snapshot: rows that have changed meanwhile are not in it"
+                    )
         position["tables"] = {
             name: state for name, state in states.items() if name in {str(o.table) for o in task.tables}
         }
         return position
+
+    def _new_slot(self) -> int:
+        reached("beginning again")
+        slots.drop_slot(self._catalog, self._task)
+        reached("slot dropped")
+        lsn = slots.create_slot(self._catalog, self._task)
+        reached("slot created")
+        return lsn
 
     def _wants_again(self, position: Mapping[str, Any]) -> bool:
         """Whether tables are to be read again, and a process before this one has not begun with it."""
@@ -170,7 +214,7 @@ class Process:
 
     def _check_same(self, entry: Entry, writer: str, now: int) -> None:
         """Refuse to go on with another database, or with this one in an older state."""
-        lsn = entry.position["lsn"]
+        lsn = entry.position["lsn"] or 0
         if entry.writer == writer and lsn <= now:
             return
         problem = (
@@ -250,12 +294,17 @@ class Process:
         assert self._stream is not None
         self._supervisor.remark(f"dropping the slot {self._task.slot!r} and reading the tables again")
         self._stream.close()
-        slots.drop_slot(self._catalog, self._task)
-        lsn = slots.create_slot(self._catalog, self._task)
-        self._changes.begin_again(lsn)
+        self._changes.begin_again()
+        self._changes.begin_at(self._new_slot())
         self._stream = ReplicationStream(self._task)
         self._changes.clear_tables()
         self._start_snapshots()
+
+
+def _declared(task: TableTask, key: tuple[str, ...]) -> str:
+    """What decides which rows and values a topic has, as a short text that is compared."""
+    told = [task.where, sorted(task.columns), sorted(task.masks.items()), key]
+    return sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 NEW: dict[str, Any] = {"after": None, "rows": 0}

@@ -50,6 +50,11 @@ def _ours(error: psycopg2.Error, task: Task) -> CaptureError | PostgresUnavailab
                 next_step="stop that one, or type: SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
                 f"WHERE slot_name = '{task.slot}'",
             )
+        case psycopg2.errorcodes.INSUFFICIENT_PRIVILEGE if "row-level security" in said:
+            return CaptureError(
+                f"a snapshot of {task.shown} would lack the rows that policies hide from the role: {said}",
+                next_step="type, as a superuser: ALTER ROLE ... BYPASSRLS",
+            )
         case psycopg2.errorcodes.INSUFFICIENT_PRIVILEGE:
             return CaptureError(
                 f"{task.shown} does not let the role read its log: {said}",
@@ -115,9 +120,12 @@ class ReplicationStream:
 
 
 def connect_for_chunks(task: Task) -> Any:
-    """A connection whose transactions each see one state of the database, and whose values are PostgreSQL's texts."""
+    """A connection whose transactions each see one state of the database, and whose values are PostgreSQL's texts.
+
+    Where policies would hide rows, which the stream has, PostgreSQL refuses.
+    """
     with replication_errors(task):
-        connection = psycopg2.connect(task.address, options=OPTIONS, **SETTINGS)
+        connection = psycopg2.connect(task.address, options=f"{OPTIONS} -c row_security=off", **SETTINGS)
         connection.set_session(isolation_level=psycopg2.extensions.ISOLATION_LEVEL_REPEATABLE_READ)
         return connection
 

@@ -31,6 +31,15 @@ SELECT n.nspname, c.relname, pg_get_expr(r.prqual, r.prrelid) FROM pg_publicatio
 JOIN pg_publication p ON p.oid = r.prpubid JOIN pg_class c ON c.oid = r.prrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s
 """
+PUBLICATION = """
+SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot,
+  coalesce(to_jsonb(p) ->> 'pubgencols', 's') = 's' FROM pg_publication p WHERE pubname = %s
+"""
+PUBLISHED_IN_PART = """
+SELECT n.nspname, c.relname FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s AND r.prattrs IS NOT NULL
+"""
 CONDITION_COLUMNS = """
 SELECT DISTINCT a.attname FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
 JOIN pg_depend d ON d.classid = 'pg_publication_rel'::regclass AND d.objid = r.oid
@@ -115,9 +124,7 @@ def prepare_publication(catalog: Catalog, task: Task, tables: Sequence[CatalogTa
     """Create the publication, and add the tables that it lacks; the conditions are those that are declared."""
     connection = catalog.connection
     name = _quoted(task.publication)
-    exists = connection.execute(
-        "SELECT puballtables FROM pg_publication WHERE pubname = %s", (task.publication,)
-    ).fetchone()
+    exists = connection.execute(PUBLICATION, (task.publication,)).fetchone()
     if exists is None:
         options = "publish_via_partition_root = true"
         options += ", publish_generated_columns = stored" if catalog.version >= 18 else ""
@@ -129,6 +136,7 @@ def prepare_publication(catalog: Catalog, task: Task, tables: Sequence[CatalogTa
                 connection.execute(statement.encode())
             _check_conditions(catalog, task, tables)
         return
+    _check_publication(catalog, task, tables, *exists[1:])
     if exists[0]:
         if any(one.where for one in task.tables):
             raise CaptureError(
@@ -155,6 +163,36 @@ def prepare_publication(catalog: Catalog, task: Task, tables: Sequence[CatalogTa
                     with _told(task, statement, f"the condition of {one.table}"):
                         connection.execute(statement.encode())
         _check_conditions(catalog, task, tables)
+
+
+def _check_publication(
+    catalog: Catalog, task: Task, tables: Sequence[CatalogTable], has_all: bool, by_root: bool, has_generated: bool
+) -> None:
+    """Refuse a publication of somebody else's that leaves changes or columns out, or names partitions."""
+    name = _quoted(task.publication)
+    ids = [table.id for table in tables]
+    partitioned = "SELECT EXISTS (SELECT FROM pg_class WHERE relkind = 'p' AND oid = ANY(%s))"
+    generated = "SELECT EXISTS (SELECT FROM pg_attribute WHERE attgenerated = 's' AND attrelid = ANY(%s))"
+    problem = option = ""
+    if not has_all:
+        problem, option = "leaves kinds of changes out", "publish = 'insert, update, delete, truncate'"
+    elif not by_root and _one(catalog.connection.execute(partitioned, (ids,)))[0]:
+        problem, option = "has changes under the names of partitions", "publish_via_partition_root = true"
+    elif not has_generated and _one(catalog.connection.execute(generated, (ids,)))[0]:
+        problem, option = "leaves generated columns out", "publish_generated_columns = stored"
+    if problem:
+        raise CaptureError(
+            f"the publication {task.publication!r} of {task.shown} {problem}",
+            next_step=f"type, as its owner: ALTER PUBLICATION {name} SET ({option})",
+        )
+    in_part = set(catalog.connection.execute(PUBLISHED_IN_PART, (task.publication,)))
+    for one in task.tables:
+        if (one.table.schema, one.table.name) in in_part:
+            raise CaptureError(
+                f"the publication {task.publication!r} of {task.shown} has a list of columns for {one.table}",
+                next_step=f"type, as its owner: ALTER PUBLICATION {name} DROP TABLE {one.table.quoted}; "
+                f"ALTER PUBLICATION {name} ADD TABLE {one.table.quoted}",
+            )
 
 
 def create_slot(catalog: Catalog, task: Task) -> int:

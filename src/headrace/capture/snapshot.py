@@ -2,24 +2,28 @@
 
 For each chunk, in a thread:
 
-1. A transaction takes a snapshot of the database: the ids of the transactions whose changes it sees, and the rows that
-   follow the last key.
+1. A transaction locks the table against changes of its definition, as those, and TRUNCATE, would let the table appear
+   empty to a snapshot that is older. Then it takes a snapshot of the database: the ids of the transactions whose
+   changes it sees, and the rows that follow the last key.
 2. pg_logical_emit_message() writes a watermark to the database's log.
 
 When the stream reaches the watermark, it has passed every change that the chunk sees. Rows whose key has changed in the
-stream since the snapshot began are dropped: the topic has a row that is as new, or newer. The others are written at the
-watermark, together with the position: a snapshot that was interrupted resumes after its last chunk.
+stream by a transaction that the chunk does not see are dropped: the topic has a newer row. The others are written at
+the watermark, together with the position: a snapshot that was interrupted resumes after its last chunk.
 
 Keys are remembered from the beginning of the snapshot, and not from a second watermark before the chunk: a transaction
 becomes visible a moment after its commit is in the log, and a chunk that is read in that moment lacks its changes.
 Where there are too many, those are forgotten whose transactions a chunk has seen, by the ids of its snapshot.
 """
 
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Semaphore, Thread
 from typing import Any
+
+import psycopg2.errors
 
 from headrace.capture.catalog import COLUMNS, CatalogColumn
 from headrace.capture.pgoutput import Row
@@ -34,6 +38,7 @@ CHUNK_ROWS = 10_000
 MOST_KEYS = 100_000
 AHEAD = 2
 """How many chunks are read before the first of them is written."""
+WAIT_SECONDS = 0.05
 IDS = 1 << 32
 
 
@@ -113,12 +118,33 @@ class SnapshotReader:
         try:
             connection = connect_for_chunks(self._task)
             try:
+                with replication_errors(self._task):
+                    self._await_transactions(connection)
                 for table, key, after in self._tables:
                     self._read(connection, table, key, after)
             finally:
                 connection.close()
         except BaseException as error:
             self.failure = error
+
+    def _await_transactions(self, connection: Any) -> None:
+        """Wait for the transactions that run now to end.
+
+        The log has no change of theirs for a table that was added to the publication after the change; nor are the keys
+        known of those that a process before this one has written and that chunks do not see yet. Chunks must see them.
+        """
+        ends_at = None
+        while not self._is_closed:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_snapshot_xmin(now)::text::int8, pg_snapshot_xmax(now)::text::int8 "
+                    "FROM pg_current_snapshot() AS now"
+                )
+                first_running, first_future = cursor.fetchone()
+            ends_at = first_future if ends_at is None else ends_at
+            if int(first_running) >= int(ends_at):
+                return
+            time.sleep(WAIT_SECONDS)
 
     def _read(self, connection: Any, table: TableTask, key: tuple[str, ...], after: list[str] | None) -> None:
         is_last = False
@@ -127,7 +153,10 @@ class SnapshotReader:
             if self._is_closed:
                 return
             with replication_errors(self._task):
-                chunk = self._chunk(connection, table, key, after)
+                try:
+                    chunk = self._chunk(connection, table, key, after)
+                except psycopg2.errors.UndefinedTable:  # it was dropped since: no rows follow
+                    chunk = Chunk(table, (), [], None, Visibility(0, 0, frozenset()), 0)
             after, is_last = chunk.last_key, chunk.last_key is None
             token = f"{self._task.slot} {uuid.uuid4()}".encode()
             self._chunks[token] = chunk
@@ -137,6 +166,8 @@ class SnapshotReader:
     def _chunk(self, connection: Any, table: TableTask, key: tuple[str, ...], after: list[str] | None) -> Chunk:
         with connection, connection.cursor() as cursor:
             name = table.table
+            # First of all: it takes no snapshot, so the next statement's is younger than any rewrite of the table.
+            cursor.execute(f"LOCK TABLE {name.quoted} IN ACCESS SHARE MODE")
             cursor.execute("SELECT to_regclass(%s)::oid::int8, pg_current_snapshot()::text", (name.quoted,))
             id_, snapshot = cursor.fetchone()
             cursor.execute(COLUMNS, (id_,))

@@ -28,6 +28,8 @@ def ensure_topics(cluster: Cluster, config: RunConfig, names: Iterable[str]) -> 
 def live_keys(cluster: Cluster, topic: str) -> list[bytes]:
     """The keys whose last record in a topic is not a tombstone, in the order of their last records."""
     ends = {partition: end for partition, end in cluster.filled([topic]).get(topic, {}).items() if end > 0}
+    if not ends:
+        return []
     consumer = cluster.consumer(
         {
             "group.id": f"headrace.capture.{topic}",

@@ -11,6 +11,7 @@ from functools import partial
 from json.encoder import encode_basestring as quoted
 from typing import Any, TypeAlias
 
+from headrace.errors import CaptureError
 from headrace.topology.datatypes import MAX_PRECISION, Array, Column, DataType, Decimal, Primitive, Struct
 
 __all__ = ["SESSION", "Encode", "Kind", "Kinds", "TypeFacts", "array_items", "quoted", "record_items"]
@@ -114,6 +115,11 @@ class Kinds:
         self._facts: dict[int, TypeFacts] = {}
         self._kinds: dict[tuple[int, int], Kind] = {}
 
+    def forget(self) -> None:
+        """Read the types from the catalog again."""
+        self._facts.clear()
+        self._kinds.clear()
+
     def of(self, type_: int, modifier: int = -1) -> Kind:
         found = self._kinds.get((type_, modifier))
         if found is None:
@@ -206,9 +212,15 @@ def array_items(text: str, delimiter: str = ",") -> list[Any]:
 
 
 def _record(fields: Sequence[tuple[str, Encode]], text: str) -> str:
+    items = record_items(text)
+    if len(items) != len(fields):
+        raise CaptureError(
+            f"a composite value has {len(items)} attributes, and its type has {len(fields)} now",
+            next_step="restart the app; if it comes again, the log has values from before ALTER TYPE: begin again with "
+            "headrace capture drop, then start the app",
+        )
     written = [
-        head + ("null" if item is None else encode(item))
-        for (head, encode), item in zip(fields, record_items(text), strict=False)
+        head + ("null" if item is None else encode(item)) for (head, encode), item in zip(fields, items, strict=True)
     ]
     return "{" + ",".join(written) + "}"
 

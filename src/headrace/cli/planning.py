@@ -25,7 +25,9 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
     """
     from headrace.config import USUAL_ADDRESS
     from headrace.engine import LOCAL, plan_topology, start_session
+    from headrace.services import with_captures_described
 
+    topology = with_captures_described(app.topology(), config)
     with TemporaryDirectory(prefix="headrace-") as folder, ExitStack() as stack:
         home = Path(folder)
         note("starting Spark")
@@ -39,7 +41,6 @@ def planned(app: "App", config: "RunConfig") -> "Iterator[list[PlannedQuery]]":
             progress=_note_fetch,
         )
         stack.callback(session.stop)
-        topology = app.topology()
         note(f"analysing {', '.join(query.name for query in topology.queries)}")
         yield plan_topology(topology, session, replace(config, kafka=config.kafka or USUAL_ADDRESS, home=home))
 

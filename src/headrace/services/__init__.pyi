@@ -1,6 +1,7 @@
 """The public names. `__init__.py` reads them here and loads each when it is first used."""
 
 from headrace.services.children import capture_child as capture_child
+from headrace.services.describing import with_captures_described as with_captures_described
 from headrace.services.embedded import Addresses as Addresses
 from headrace.services.embedded import Services as Services
 from headrace.services.embedded import ServiceStatus as ServiceStatus

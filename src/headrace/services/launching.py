@@ -10,6 +10,7 @@ from headrace.config.run import Offsets, RunConfig
 from headrace.engine.run.runner import Runner
 from headrace.engine.run.topics import read_topics
 from headrace.services.children import children_of
+from headrace.services.describing import with_captures_described
 from headrace.services.embedded import Addresses
 from headrace.services.home import Home
 from headrace.supervised import Supervised
@@ -89,7 +90,8 @@ def launch(
             from headrace.queues import prepare_queues
 
             prepare_queues(topology, config)
-        runner = Runner(app, config, spark, keep_going=keep_going, threads=threads)
+        topology = with_captures_described(topology, config)
+        runner = Runner(topology, config, spark, keep_going=keep_going, threads=threads)
         with nullcontext() if processes is None else processes.running(children_of(topology, config)):
             try:
                 try:
