@@ -42,7 +42,7 @@ from headrace.config.kafka_errors import is_transient
 from headrace.errors import Error, PostgresUnavailable, ServiceError
 from headrace.link import Link
 from headrace.processes import spawn
-from headrace.threads import Threads
+from headrace.threads import Threads, calling
 
 __all__ = ["Child", "ProcessState", "ProcessStatus", "Supervised", "Supervisor"]
 
@@ -303,7 +303,7 @@ def run(main: str, descriptor: int) -> int:
     """Run a function as a child of the process at the other end of the socket; returns the exit code."""
     link = Link.inherited(descriptor)
     supervisor = Supervisor(link)
-    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
+    signal.signal(signal.SIGTERM, calling(supervisor.stop))
     try:
         told = link.receive()
     except EOFError:

@@ -1,13 +1,44 @@
-"""Background threads that do not die silently: the first that ends with an exception is the failure of them all."""
+"""Background threads that do not die silently: the first that ends with an exception is the failure of them all.
 
+And signals, which interrupt a thread wherever it is.
+"""
+
+import _thread
+import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock, Thread
+from types import FrameType
 
 from headrace.errors import EngineError, Error
 
-__all__ = ["Threads"]
+__all__ = ["Threads", "calling", "stopped_by_signals"]
+
+
+def calling(stop: Callable[[], None]) -> Callable[[int, FrameType | None], None]:
+    """A handler of signals that calls a function in a thread of its own.
+
+    In the thread that is interrupted, `stop` could wait for a lock that this very thread holds: that of an Event in
+    the middle of `wait`, or of `set` for a signal before.
+    """
+
+    def handle(_: int, __: FrameType | None) -> None:
+        _thread.start_new_thread(stop, ())
+
+    return handle
+
+
+@contextmanager
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and Ctrl-C call `stop` meanwhile."""
+    before = {number: signal.signal(number, calling(stop)) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Threads:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -124,42 +121,3 @@ def test_without_empty_batches_windows_downstream_close_as_far_as_the_last_event
         assert second.committed_batch() is not None
     finally:
         runner.stop()
-
-
-WAITS = """
-import headrace as hr
-from headrace.config.run import RunConfig
-from headrace.engine.run.runner import Runner
-
-app = hr.App("waits")
-app.topic("events", "k STRING")
-
-@app.stream
-def node(events):
-    return events
-
-runner = Runner(app, RunConfig(kafka="127.0.0.1:1"))
-has_failed = runner._has_failed
-def told():
-    print("waiting", flush=True)
-    runner._has_failed = has_failed
-    return has_failed()
-runner._has_failed = told
-raise SystemExit(runner.wait())
-"""
-
-
-def test_many_signals_at_once_stop_a_run() -> None:
-    process = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
-        for _ in range(1000):
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGINT)
-            if process.poll() is not None:
-                break
-        assert process.wait(30) in (0, -signal.SIGTERM)  # the last of them may find the handler gone
-    finally:
-        process.kill()
-        process.wait()

@@ -152,7 +152,7 @@ def test_services_of_a_run_that_was_killed_are_taken_over(services: Services) ->
 def test_a_broker_that_nobody_noted_is_found_and_replaced(services: Services) -> None:
     """Whoever started it was killed before it could write the address down."""
     services.up()
-    orphan = pids(services)["broker"]
+    orphan, delays = pids(services)["broker"], pids(services)["delays"]
     services.home.write({})
     assert pids(services)["broker"] is None
     assert services.up().kafka is not None
@@ -160,6 +160,8 @@ def test_a_broker_that_nobody_noted_is_found_and_replaced(services: Services) ->
     assert not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE
     assert pids(services)["broker"] not in (None, orphan)
     services.down()
+    assert delays is not None
+    psutil.Process(delays).kill()  # nobody knows of it any more: it would look for its broker for ever
 
 
 def test_a_service_that_dies_is_started_again_at_its_address(services: Services) -> None:

@@ -1,8 +1,5 @@
 """`headrace capture`: the captured tables of an app without Spark; their status; and their end."""
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Event
@@ -14,6 +11,7 @@ from headrace.cli.apps import AppName, ConfigFile, HomeFolder, KafkaAddress, Kaf
 from headrace.cli.live import Display
 from headrace.cli.options import Json, Yes, check_address
 from headrace.cli.output import ask, print_json, print_table
+from headrace.threads import stopped_by_signals
 
 if TYPE_CHECKING:
     from headrace.capture import Task
@@ -111,7 +109,8 @@ def _run(
     services = Services(config.home).used(
         kafka=needs.kafka, postgres=needs.postgres, notice=display.remark, threads=threads
     )
-    with _stops() as stopped, services as found:
+    stopped = Event()
+    with stopped_by_signals(stopped.set), services as found:
         config = replace(config, kafka=config.kafka or found.kafka, postgres=config.postgres or found.postgres)
         tasks = tasks_of(topology, config, snapshot=mode, again=again)
         processes = processes_of(config, threads, display.remark)
@@ -181,14 +180,3 @@ def _drop(tasks: "list[Task]", config: "RunConfig", yes: bool) -> int:
         dropped = drop_capture(task, find_cluster(task.config))
         print(f"dropped {', '.join(dropped)}" if dropped else f"{task.shown} has nothing to drop")
     return 0
-
-
-@contextmanager
-def _stops() -> Iterator[Event]:
-    stopped = Event()
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,10 +2,8 @@
 
 import hashlib
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -19,7 +17,7 @@ from headrace.queues.delays import DelayService
 from headrace.queues.inspecting import figures_of
 from headrace.queues.working import WorkerRun, prepare_queues
 from headrace.supervised import Child, Supervisor
-from headrace.threads import Threads
+from headrace.threads import Threads, stopped_by_signals
 from headrace.topology import Topology, Worker, did_you_mean, load_app
 
 __all__ = ["children", "delays_child", "serve_until_stopped", "work_until_stopped", "worker_child"]
@@ -86,7 +84,7 @@ def _queue_figures(worker: Worker, cluster: Cluster, config: RunConfig) -> dict[
 def serve_until_stopped(config: RunConfig, notice: Callable[[str], None]) -> None:
     """The delay service as a command of its own, until SIGTERM or Ctrl-C."""
     service = DelayService(config, instance_name(config.home, "up"), notice=notice)
-    with _stopped_by_signals(service.stop):
+    with stopped_by_signals(service.stop):
         service.run()
 
 
@@ -113,7 +111,7 @@ def work_until_stopped(
     delays = DelayService(config, instance_name(config.home, f"work-{os.getpid()}"), notice=notice)
     serving = threads.start("delays", delays.run)
     runs = [WorkerRun(worker, config, threads) for worker in workers]
-    with _stopped_by_signals(stopped.set):
+    with stopped_by_signals(stopped.set):
         for run in runs:
             run.start()
         notice(f"{topology.app_name} works: {', '.join(worker.name for worker in workers)}; Ctrl-C stops it")
@@ -132,16 +130,6 @@ def work_until_stopped(
 def instance_name(home: Path, who: str) -> str:
     """A name in the group of delay services that is the same at every start."""
     return f"{os.uname().nodename}-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:16]}-{who}"
-
-
-@contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _worker(task: Mapping[str, Any]) -> Worker:
