@@ -272,14 +272,15 @@ def test_a_delay_counts_elapsed_time_and_a_moment_follows_the_wall_clock(
         sender.send({"n": 1}, delay="1500 ms").result(LIMIT)
         sender.send({"n": 2}, at=now + timedelta(minutes=30)).result(LIMIT)
         sender.send({"n": 3}, at=now + timedelta(milliseconds=1500)).result(LIMIT)
-        clock.by = jump
+        clock.by, jumped = jump, time.time()
         until(lambda: received.numbers[1], "the elapsed time")
         received.stop()
     times = dict(received.at)
-    assert 1.4 < times[1] - sent < 2.5
+    # A jump of an hour is told from a busy machine.
+    assert 1.4 < times[1] - sent < 30
     if jump > 0:
-        assert times[2] - sent < 1.0  # both moments are in the past now
-        assert times[3] - sent < 1.0
+        assert times[2] - jumped < 30  # both moments are in the past from then on
+        assert times[3] - jumped < 30
     else:
         assert 2 not in times
         assert 3 not in times
