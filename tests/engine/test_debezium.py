@@ -7,7 +7,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,7 +335,8 @@ ENCODED = (
 
 
 def encoded(number: Decimal) -> str:
-    unscaled = int(number.scaleb(9))
+    with localcontext(prec=60):  # Python's own 28 digits would round it
+        unscaled = int(number.scaleb(9))
     return base64.b64encode(unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)).decode()
 
 
