@@ -308,13 +308,13 @@ class DelayService:
         return Entry(message.offset() or 0, stored, sent + (plan.after or 0), ELAPSED)
 
     def _age(self, timestamp: int) -> int:
-        """Milliseconds since a record was written: by its timestamp, whose clock may be another's or may have jumped.
+        """Milliseconds since a record was written, by its timestamp.
 
-        It came after the topic's end was read last. So while the service runs, no clock that is wrong makes a delay
-        shorter.
+        It was written after the topic's end was read last. A timestamp before that is of a clock that is wrong or has
+        jumped: then the time counts from now on, so that no delay is shorter than it should be.
         """
         age = max(0, self._clock.wall() - timestamp)
-        return age if self._at_end is None else min(age, self._clock.steady() - self._at_end)
+        return age if self._at_end is None or age <= self._clock.steady() - self._at_end else 0
 
     def _note(self, entry: Entry) -> None:
         """Keep the content of what is due soon, and forget what is over."""
