@@ -203,7 +203,7 @@ def test_a_periodic_message_comes_again_until_it_is_cancelled_each_time_with_its
         received.stop()
     assert received.numbers[7] in (3, 4)
     times = [at for number, at in received.at if number == 7]
-    assert all(0.5 < later - earlier < 10 for earlier, later in pairwise(times))
+    assert all(0.8 < later - earlier < 1.4 for earlier, later in pairwise(times))
     assert len(set(received.ids)) == len(received.ids)
     assert all(id.startswith(b"hourly@") for id in received.ids[:3])
 
@@ -277,10 +277,10 @@ def test_a_delay_counts_elapsed_time_and_a_moment_follows_the_wall_clock(
         received.stop()
     times = dict(received.at)
     # A jump of an hour is told from a busy machine.
-    assert 1.4 < times[1] - sent < 30
+    assert 1.4 < times[1] - sent < 10
     if jump > 0:
-        assert times[2] - jumped < 30  # both moments are in the past from then on
-        assert times[3] - jumped < 30
+        assert times[2] - jumped < 5  # both moments are in the past from then on
+        assert times[3] - jumped < 5
     else:
         assert 2 not in times
         assert 3 not in times
@@ -411,7 +411,7 @@ def test_elapsed_time_does_not_jump_and_goes_on_over_a_restart() -> None:
     clock.by = 10_000_000
     assert elapsed.now() - before < 1000
     again = ElapsedTime(clock, elapsed.shift)
-    assert abs(again.now() - elapsed.now()) < 1000
+    assert abs(again.now() - elapsed.now()) < 10
 
 
 def test_the_topic_has_one_partition_and_keeps_everything(config: RunConfig) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -10,15 +11,16 @@ from typing import Any
 __all__ = ["AsyncCaller", "Caller", "PlainCaller"]
 
 
-class Caller:
+class Caller(ABC):
     """For one thread: it calls one function at a time."""
 
+    @abstractmethod
     def call(self, function: Callable[[], Any]) -> "Future[Any]":
         """Begin the call. A call that is given up goes on where it cannot be stopped, and its result is dropped."""
-        raise NotImplementedError
 
+    @abstractmethod
     def give_up(self, call: "Future[Any]") -> None:
-        raise NotImplementedError
+        """Stop waiting for a call."""
 
 
 class PlainCaller(Caller):
